@@ -1,0 +1,203 @@
+"""The one gradient-attack loop: what to climb, where, how, and which iterate to return.
+
+Samples are attacked a micro-batch at a time. A sample that is done (fooled, or out of steps) leaves and the next one
+takes its place, so the model always sees full micro-batches, whatever share of the samples falls early. Each sample
+carries its own step count, rule memory, restart number and random numbers; its result does not depend on who it
+shares a batch with.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks._rules import Point, Rule, State
+from holdfast.contracts import Cost, Loss, Model, Outputs, Rows, Watch
+from holdfast.geometry import Threat
+from holdfast.models.crafting import frozen
+from holdfast.rng import Rng
+
+Keep = Literal["fooled", "last", "worst", "closest"]
+"""Which iterate to return. ``fooled``: the first that fools, at once (evaluation); ``last``: the last one (training);
+``worst``: by fooled first, then by loss; ``closest``: the shortest that fools."""
+
+Start = Literal["clean", "random"]
+
+MICRO = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ascent:
+    """The four slots of a gradient attack and its budget."""
+
+    threat: Threat
+    loss: Loss
+    rule: Rule
+    keep: Keep
+    start: Start
+    steps: int
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.restarts < 1:
+            raise ValueError(
+                f"steps is {self.steps} and restarts {self.restarts} but an attack needs at least one of each"
+            )
+        if self.restarts > 1 and (self.keep == "last" or self.start == "clean"):
+            raise ValueError(
+                'restarts need start="random" and a keep other than "last"; otherwise they repeat or are lost'
+            )
+
+    @property
+    def looks_at_last(self) -> bool:
+        """Whether the last iterate is evaluated too, one forward more: to rank it, or to decide on a restart."""
+        return self.keep in ("worst", "closest") or self.restarts > 1
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None) -> Tensor:
+        """Adversarial inputs for x."""
+        rows = Rows.of(y)
+        check(x, rows, self.threat)
+        with frozen(model, rng) as view, torch.enable_grad():
+            board = _Board(self, x.detach(), rows, rng)
+            active = board.fill(None)
+            while active is not None:
+                active = self._step(view, board, active, watch)
+        return board.answer
+
+    def _step(self, view: Model, board: "_Board", active: "_Active", watch: Watch | None) -> "_Active | None":
+        here = active.x_adv.requires_grad_()
+        out = view.outputs(here)
+        board.check_labels(out)
+        loss = self.loss(out, active.rows)
+        grad = gradient(loss, here)
+        here.requires_grad_(False)
+        if watch is not None:
+            watch(active.rows, here, loss.detach(), Cost(len(here), len(here)))
+        leaves = board.judge(active, here, out, loss.detach())
+        moved = self._move(active, grad, loss.detach(), leaves)
+        if not self.looks_at_last:
+            leaves = board.retire(moved, leaves)
+        return board.fill(moved.take(~leaves)) if leaves.any() else moved
+
+    def _move(self, active: "_Active", grad: Tensor, loss: Tensor, leaves: Tensor) -> "_Active":
+        point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
+        x_adv, state = self.rule.move(point, active.state)
+        return replace(active, x_adv=self.threat.project(x_adv, active.x), state=state, t=active.t + 1)
+
+
+@dataclass(frozen=True)
+class _Active:
+    """The samples in the micro-batch: their ids in the call, and everything that belongs to each."""
+
+    ids: Tensor
+    x: Tensor
+    x_adv: Tensor
+    rows: Rows
+    state: State
+    t: Tensor
+
+    def take(self, which: Tensor) -> "_Active":
+        state = tuple(part[which] for part in self.state)
+        return _Active(self.ids[which], self.x[which], self.x_adv[which], self.rows.take(which), state, self.t[which])
+
+    def join(self, other: "_Active") -> "_Active":
+        given = {name: torch.cat([value, other.rows.given[name]]) for name, value in self.rows.given.items()}
+        rows = Rows(torch.cat([self.rows.y, other.rows.y]), torch.cat([self.rows.index, other.rows.index]), given)
+        state = tuple(torch.cat(pair) for pair in zip(self.state, other.state, strict=True))
+        mine, theirs = (self.ids, self.x, self.x_adv, self.t), (other.ids, other.x, other.x_adv, other.t)
+        ids, x, x_adv, t = (torch.cat(pair) for pair in zip(mine, theirs, strict=True))
+        return _Active(ids, x, x_adv, rows, state, t)
+
+
+class _Board:
+    """Who waits, who is done, and the best point found for each sample of the call."""
+
+    def __init__(self, plan: Ascent, x: Tensor, rows: Rows, rng: Rng) -> None:
+        self.plan, self.x, self.rows, self.rng = plan, x, rows, rng
+        self.answer = x.clone()
+        self.waiting = torch.arange(len(x), device=x.device)
+        self.tries = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        self.score = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
+        self.labels_checked = False
+
+    def check_labels(self, out: Outputs) -> None:
+        if not self.labels_checked:
+            check_labels(self.rows.y, out.logits.shape[1])
+            self.labels_checked = True
+
+    def judge(self, active: _Active, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
+        """Note what the evaluated points are worth; (b,) who is done with this try."""
+        keep, ids = self.plan.keep, active.ids
+        ended = active.t >= self.plan.steps
+        if keep == "last":
+            return ended
+        fooled = out.logits.detach().argmax(1) != active.rows.y
+        if keep == "fooled":
+            leaves = fooled | ended
+            self.answer[ids[leaves]] = x_adv[leaves]
+            self._again(ids[ended & ~fooled])
+            return leaves
+        value = -self.plan.threat.norm.length(x_adv - active.x) if keep == "closest" else loss
+        better = (fooled & ~self.fooled[ids]) | ((fooled == self.fooled[ids]) & (value > self.score[ids]))
+        self.answer[ids[better]] = x_adv[better]
+        self.score[ids[better]] = value[better].to(self.score)
+        self.fooled[ids] |= fooled
+        self._again(ids[ended])
+        return ended
+
+    def retire(self, moved: _Active, leaves: Tensor) -> Tensor:
+        """Hand in the last iterate of those out of steps, unseen; (b,) who leaves in all."""
+        ended = (moved.t >= self.plan.steps) & ~leaves
+        self.answer[moved.ids[ended]] = moved.x_adv[ended]
+        return leaves | ended
+
+    def _again(self, ids: Tensor) -> None:
+        self.tries[ids] += 1
+        self.waiting = torch.cat([self.waiting, ids[self.tries[ids] < self.plan.restarts]])
+
+    def fill(self, active: _Active | None) -> _Active | None:
+        """Top the micro-batch up from those who wait; None when nobody is left."""
+        room = MICRO - (0 if active is None else len(active.ids))
+        ids, self.waiting = self.waiting[:room], self.waiting[room:]
+        if len(ids) == 0:
+            return active if active is not None and len(active.ids) else None
+        fresh = self._begin(ids)
+        return fresh if active is None or len(active.ids) == 0 else active.join(fresh)
+
+    def _begin(self, ids: Tensor) -> _Active:
+        x, rows = self.x[ids], self.rows.take(ids)
+        if self.plan.start == "random":
+            x_adv = self.plan.threat.sample(x, self.rng.fork("start").at(rows.index).at(self.tries[ids]))
+        else:
+            x_adv = x.clone()
+        t = torch.zeros(len(ids), dtype=torch.int64, device=x.device)
+        return _Active(ids, x, x_adv, rows, self.plan.rule.begin(x_adv), t)
+
+
+def gradient(loss: Tensor, x: Tensor) -> Tensor:
+    """The gradient of the summed loss; where arithmetic broke down (NaN) there is no direction and it is zero."""
+    # sum, not mean: a sample's gradient must not depend on the batch size
+    if not loss.requires_grad:
+        raise ValueError(
+            "the loss does not depend on the input through autograd, so there is no gradient to follow; "
+            "check the model for .detach(), no_grad or a non-differentiable step, or use a gradient-free attack"
+        )
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    return torch.nan_to_num_(grad, nan=0.0)
+
+
+def check(x: Tensor, rows: Rows, threat: Threat) -> None:
+    """Refuse inputs an attack cannot work with."""
+    if len(x) != len(rows):
+        raise ValueError(f"x has {len(x)} samples and y {len(rows)}; they must match")
+    if rows.y.is_floating_point() or rows.y.ndim != 1:
+        raise ValueError(f"y has shape {tuple(rows.y.shape)} and type {rows.y.dtype} but class indices (b,) are needed")
+    threat.check(x)
+
+
+def check_labels(y: Tensor, classes: int) -> None:
+    """Refuse labels that the model has no logit for."""
+    if len(y) and (y.min() < 0 or y.max() >= classes):
+        raise ValueError(f"labels span {int(y.min())}..{int(y.max())} but the model has classes 0..{classes - 1}")

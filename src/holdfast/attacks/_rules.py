@@ -1,0 +1,91 @@
+"""Step rules: how an attack moves. A rule's memory is explicit, one row per sample, so samples can come and go."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.geometry import Threat
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where the samples of a batch stand: t steps after their start."""
+
+    x: Tensor
+    x_adv: Tensor
+    grad: Tensor
+    loss: Tensor
+    t: Tensor
+    threat: Threat
+
+
+class Rule(Protocol):
+    """``begin`` gives the memory of fresh samples; ``move`` the next point, not yet projected, and the new memory."""
+
+    def begin(self, x_adv: Tensor) -> State: ...
+    def move(self, point: Point, state: State) -> tuple[Tensor, State]: ...
+
+
+@dataclass(frozen=True)
+class Steepest:
+    """A step of fixed length in the steepest direction of the threat's norm."""
+
+    step: float
+
+    def begin(self, x_adv: Tensor) -> State:
+        """Nothing to remember."""
+        return ()
+
+    def move(self, point: Point, state: State) -> tuple[Tensor, State]:
+        """The next point."""
+        return point.x_adv + self.step * point.threat.norm.steepest(point.grad), state
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Steepest steps on g <- decay·g + grad / mean|grad|, per sample (Dong et al. 2018, MI-FGSM)."""
+
+    step: float
+    decay: float
+
+    def begin(self, x_adv: Tensor) -> State:
+        """No momentum yet."""
+        return (torch.zeros_like(x_adv),)
+
+    def move(self, point: Point, state: State) -> tuple[Tensor, State]:
+        """The next point."""
+        scale = point.grad.abs().flatten(1).mean(1).reshape(-1, *[1] * (point.grad.ndim - 1))
+        g = self.decay * state[0] + torch.where(scale > 0, point.grad / scale, 0.0)
+        return point.x_adv + self.step * point.threat.norm.steepest(g), (g,)
+
+
+@dataclass(frozen=True)
+class MovingAverage:
+    """Steepest steps on g <- decay·g + (1 - decay)·grad, starting from the first gradient, as the TLA code does."""
+
+    step: float
+    decay: float
+
+    def begin(self, x_adv: Tensor) -> State:
+        """No gradient yet."""
+        return (torch.zeros_like(x_adv),)
+
+    def move(self, point: Point, state: State) -> tuple[Tensor, State]:
+        """The next point."""
+        first = (point.t == 0).reshape(-1, *[1] * (point.grad.ndim - 1))
+        g = torch.where(first, point.grad, self.decay * state[0] + (1 - self.decay) * point.grad)
+        return point.x_adv + self.step * point.threat.norm.steepest(g), (g,)
+
+
+def scaled(step: float | None, threat: Threat, eps: float) -> float | None:
+    """A step size in the same proportion to another eps."""
+    return step if step is None or threat.eps == 0 else step * eps / threat.eps
+
+
+def default_step(step: float | None, threat: Threat, steps: int) -> float:
+    """The given step size, or 2.5·eps/steps, which can cross the ball from any start (Madry et al. 2018)."""
+    return 2.5 * threat.eps / steps if step is None else step

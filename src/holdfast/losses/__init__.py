@@ -1,0 +1,1 @@
+"""Per-sample losses: ``(outputs, rows) -> (b,)``, never reduced, larger is worse for the model."""

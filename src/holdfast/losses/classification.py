@@ -1,0 +1,35 @@
+"""Losses on the logits and a label."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.contracts import Outputs, Rows
+
+
+def cross_entropy(out: Outputs, rows: Rows, *, smoothing: float = 0.0) -> Tensor:
+    """Cross entropy with the label; smoothing s makes the target (1 - s)·onehot + s/classes (Szegedy et al. 2016)."""
+    return functional.cross_entropy(out.logits, rows.y, reduction="none", label_smoothing=smoothing)
+
+
+def logit_difference(out: Outputs, rows: Rows, *, kappa: float = math.inf) -> Tensor:
+    """Best wrong logit minus the true one, capped at kappa (Carlini and Wagner 2017).
+
+    Positive exactly when the input is misclassified. Madry's and the TLA code's 'cw' loss is ``kappa=50``.
+    """
+    y = rows.y[:, None]
+    wrong = out.logits.scatter(1, y, -torch.inf).amax(1)  # a mask, not a product: all logits may be negative
+    return (wrong - out.logits.gather(1, y).squeeze(1)).clamp_max(kappa)
+
+
+def targeted_cross_entropy(out: Outputs, rows: Rows) -> Tensor:
+    """Minus the cross entropy with ``rows["target"]``: climbing it leads to the target class."""
+    return -functional.cross_entropy(out.logits, rows["target"], reduction="none")
+
+
+def targeted_logit_difference(out: Outputs, rows: Rows, *, kappa: float = math.inf) -> Tensor:
+    """The logit of ``rows["target"]`` minus the true one, capped at kappa (Gowal et al. 2019, MultiTargeted)."""
+    target = out.logits.gather(1, rows["target"][:, None]).squeeze(1)
+    return (target - out.logits.gather(1, rows.y[:, None]).squeeze(1)).clamp_max(kappa)

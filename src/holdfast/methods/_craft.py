@@ -1,0 +1,26 @@
+"""Crafting inside training."""
+
+from torch import Tensor, nn
+
+from holdfast.contracts import Attack, Batch, Rows
+from holdfast.rng import Rng
+
+
+def warmed(attack: Attack, progress: float, warmup: float) -> Attack:
+    """The attack with eps grown linearly from 0 over the first ``warmup`` share of training."""
+    if progress >= warmup:
+        return attack
+    return attack.at(attack.threat.eps * progress / warmup)
+
+
+def craft(attack: Attack, model: nn.Module, batch: Batch, rng: Rng) -> Tensor:
+    """Adversarial versions of the batch."""
+    return attack(model, batch.x, Rows(batch.y, batch.index), rng=rng.fork("craft"))
+
+
+def check_crafting(attack: Attack, warmup: float) -> None:
+    """Refuse what would train on the wrong points."""
+    if getattr(attack, "keep", "last") == "fooled":
+        raise ValueError('training needs an attack with keep="last" or "worst"; keep="fooled" stops at the boundary')
+    if not 0 <= warmup <= 1:
+        raise ValueError(f"warmup is {warmup} but it is a share of training in [0, 1]")

@@ -1,0 +1,34 @@
+"""Adversarial training."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from holdfast.contracts import Attack, Batch, Needs, Rows, Terms
+from holdfast.losses.classification import cross_entropy
+from holdfast.methods._craft import check_crafting, craft, warmed
+from holdfast.models.classifier import adapt
+from holdfast.rng import Rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversarial:
+    """Cross entropy on adversarial samples only (AT, Madry et al. 2018).
+
+    Crafting sees batch norm in eval mode; the authors' code used train mode and saw little difference.
+    """
+
+    attack: Attack
+    warmup: float = 0.0
+    smoothing: float = 0.0
+    needs = Needs()
+
+    def __post_init__(self) -> None:
+        check_crafting(self.attack, self.warmup)
+
+    def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        """The loss on a batch."""
+        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng)
+        out = adapt(model).outputs(x_adv)
+        total = cross_entropy(out, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
+        return Terms(total, {"cross_entropy": total})

@@ -1,0 +1,43 @@
+"""Adversarial logit pairing."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from holdfast.contracts import Attack, Batch, Needs, Outputs, Rows, Terms
+from holdfast.losses.classification import cross_entropy
+from holdfast.losses.consistency import logit_pairing
+from holdfast.methods._craft import check_crafting, craft, warmed
+from holdfast.models.classifier import adapt
+from holdfast.rng import Rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALP:
+    """Half cross entropy on each of clean and adversarial, plus ``weight`` times the squared logit difference.
+
+    (Kannan et al. 2018.) As in the authors' code both halves go through the model in one pass, so batch norm sees
+    them together, and the difference is a mean over classes. They crafted toward the least likely class; here, as in
+    the TLA paper's baseline, the attack is whatever is given, untargeted by default.
+    """
+
+    attack: Attack
+    weight: float = 0.5
+    warmup: float = 0.0
+    smoothing: float = 0.0
+    needs = Needs()
+
+    def __post_init__(self) -> None:
+        check_crafting(self.attack, self.warmup)
+
+    def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        """The loss on a batch."""
+        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng)
+        both = adapt(model).outputs(torch.cat([batch.x, x_adv]))
+        rows = Rows(torch.cat([batch.y, batch.y]), torch.cat([batch.index, batch.index]))
+        entropy = cross_entropy(both, rows, smoothing=self.smoothing).mean()
+        n = len(batch)
+        adversarial = Outputs(x_adv, both.features[n:], both.logits[n:])
+        pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": both.logits[:n]})).mean()
+        return Terms(entropy + self.weight * pairing, {"cross_entropy": entropy, "logit_pairing": pairing})

@@ -1,0 +1,139 @@
+"""A classifier is normalize, encoder, head; ``adapt`` opens any module the same way."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.contracts import Model, Outputs
+
+LOGITS = "logits"
+
+
+class Normalize(nn.Module):
+    """(x - mean) / std per channel, inside the model so that eps keeps its pixel units."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class Classifier(nn.Module):
+    """normalize -> encoder -> head. The encoder's output is the representation (the penultimate layer)."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, normalize: nn.Module | None = None) -> None:
+        super().__init__()
+        self.normalize = nn.Identity() if normalize is None else normalize
+        self.encoder = encoder
+        self.head = head
+
+    def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
+        """Features and logits of one pass. ``layer``: None (the penultimate), ``"logits"`` or a module's name."""
+        if layer in (None, LOGITS):
+            features = self.encoder(self.normalize(x))
+            logits = self.head(features)
+            return Outputs(x, logits if layer == LOGITS else features, logits)
+        with _capture(_named(self, str(layer))) as caught:
+            logits = self.head(self.encoder(self.normalize(x)))
+        return Outputs(x, _caught(caught, str(layer)), logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.head(self.encoder(self.normalize(x)))
+        return logits
+
+
+class Adapted(nn.Module):
+    """Any module that maps inputs to logits, with its representation open; see :func:`adapt`."""
+
+    def __init__(self, module: nn.Module, layer: str | None) -> None:
+        super().__init__()
+        self.module = module
+        self.layer = layer
+        if layer not in (None, LOGITS):
+            _named(module, str(layer))
+
+    def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
+        """Features and logits of one pass; ``layer`` overrides the one chosen at adaptation."""
+        layer = layer or self.layer
+        if layer == LOGITS:
+            logits = self(x)
+            return Outputs(x, logits, logits)
+        if layer is not None:
+            with _capture(_named(self.module, layer)) as caught:
+                logits = self(x)
+            return Outputs(x, _caught(caught, layer), logits)
+        with _capture_last_linear(self.module) as caught:
+            logits = self(x)
+        return Outputs(x, caught[-1].flatten(1) if caught else logits, logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, also of modules that return an object with ``.logits``."""
+        out = self.module(x)
+        logits = getattr(out, "logits", out)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
+            given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"the model returned {given} for {len(x)} inputs but logits of shape ({len(x)}, classes) are needed; "
+                "wrap it so that it returns them or an object with .logits"
+            )
+        return logits
+
+
+def adapt(module: nn.Module, layer: str | None = None) -> Model:
+    """Give any module the features / logits split: ``adapt(net).outputs(x)``.
+
+    Features are the input of the last Linear layer that runs, or the output of the module named by ``layer``
+    (``"logits"`` for the logits themselves). A network in which no Linear layer runs has its logits as features.
+    """
+    if isinstance(module, Model) and layer is None:
+        return module
+    return Adapted(module, layer)
+
+
+def _named(module: nn.Module, layer: str) -> nn.Module:
+    known = dict(module.named_modules())
+    if layer not in known:
+        raise ValueError(f"the model has no layer {layer!r}; it has {', '.join(name for name in known if name)}")
+    found: nn.Module = known[layer]
+    return found
+
+
+def _caught(caught: list[Tensor], layer: str) -> Tensor:
+    if not caught:
+        raise ValueError(f"layer {layer!r} did not run in the forward pass, so it has no features")
+    return caught[-1].flatten(1)
+
+
+@contextmanager
+def _capture(module: nn.Module) -> Iterator[list[Tensor]]:
+    caught: list[Tensor] = []
+    handle = module.register_forward_hook(lambda _module, _args, out: caught.append(out))
+    try:
+        yield caught
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _capture_last_linear(module: nn.Module) -> Iterator[list[Tensor]]:
+    caught: list[Tensor] = []
+
+    def note(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        caught.append(args[0])
+
+    linears = (m for m in module.modules() if isinstance(m, nn.Linear))
+    handles = [m.register_forward_pre_hook(note) for m in linears]
+    try:
+        yield caught
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,36 @@
+"""The modified LeNet of the TLA paper."""
+
+from torch import Tensor, nn
+
+
+class LeNet(nn.Module):
+    """Four 3x3 convolutions with batch norm, two poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
+
+    Convolutions and linear layers have biases, padding keeps the size, as in the authors' code.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, width: int = 1024) -> None:
+        super().__init__()
+        channels, height, wide = shape
+        self.width = width
+        self.layers = nn.Sequential(
+            *_block(channels, 32),
+            *_block(32, 64),
+            nn.MaxPool2d(2),
+            *_block(64, 128),
+            *_block(128, 256),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(256 * (height // 4) * (wide // 4), width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, width) features."""
+        features: Tensor = self.layers(x)
+        return features
+
+
+def _block(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]

@@ -1,0 +1,30 @@
+"""A small convolutional network for 8x8 digits, so that a newcomer sees a full comparison in minutes."""
+
+from torch import Tensor, nn
+
+
+class Tiny(nn.Module):
+    """Two 3x3 convolutions with batch norm, one pooling, one hidden layer; ours, for the embedded data."""
+
+    def __init__(self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64) -> None:
+        super().__init__()
+        inputs, height, wide = shape
+        self.width = width
+        self.layers = nn.Sequential(
+            nn.Conv2d(inputs, channels, 3, padding=1),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, 2 * channels, 3, padding=1),
+            nn.BatchNorm2d(2 * channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * channels * (height // 2) * (wide // 2), width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, width) features."""
+        features: Tensor = self.layers(x)
+        return features
