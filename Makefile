@@ -1,0 +1,52 @@
+# Every target makes .venv and installs what it needs, once; touch pyproject.toml or constraints.txt to install again.
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: run test lint types bench clean help
+
+run: .venv/.run ## train, attack and compare four methods on digits; ends with the path of the report
+	@$(BIN)/holdfast run quickstart $(ARGS)
+
+# One torch thread per worker: two workers with a thread per core each would fight for the same cores.
+test: .venv/.dev ## run the tests; ARGS='tests/test_rng.py -n 0' chooses some of them
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+lint: .venv/.dev ## check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: .venv/.dev ## check types, strictly
+	@$(BIN)/mypy
+
+bench: .venv/.run ## run the benchmarks
+	@if [ -f benchmarks/attacks.py ]; then $(BIN)/python benchmarks/attacks.py $(ARGS); \
+	else echo "There are no benchmarks yet: they come with the next issue."; fi
+
+clean: ## remove .venv and caches; runs/ is kept
+	@rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+.venv/.run: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing holdfast into .venv: this takes some minutes, once."
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing holdfast and its development tools into .venv: this takes some minutes, once."
+	@$(PIP) -e '.[dev]'
+	@touch .venv/.run $@
+
+# A venv that failed half-way would look whole to the next call, hence the rm.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "holdfast needs Python 3.11 or later but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true);" \
+	    "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
