@@ -1,0 +1,38 @@
+"""`import holdfast` is light, and every public name is there and says what it is."""
+
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+
+import holdfast
+
+HEAVY = {"typer", "plotly", "lightning", "lightning_fabric", "rich", "jinja2"}
+LOADED = "import json, sys, holdfast; print(json.dumps(sorted(sys.modules)))"
+
+
+def documented(name: str, member: object) -> bool:
+    doc = inspect.getdoc(member) or ""
+    generated = dataclasses.is_dataclass(member) and doc.startswith(f"{name}(")  # dataclass writes one if none is given
+    return bool(doc.strip()) and not generated
+
+
+def test_import_loads_no_cli_no_plotting_and_no_engine() -> None:
+    out = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True).stdout
+    loaded = set(json.loads(out))
+    assert "holdfast" in loaded
+    assert not loaded & HEAVY
+
+
+def test_public_names_resolve() -> None:
+    assert holdfast.__all__
+    assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+    assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []
+
+
+def test_public_classes_and_functions_have_docstrings() -> None:
+    members = {name: getattr(holdfast, name) for name in holdfast.__all__}
+    named = {name: it for name, it in members.items() if inspect.isclass(it) or inspect.isroutine(it)}
+    assert named
+    assert [name for name, it in named.items() if not documented(name, it)] == []
