@@ -64,12 +64,14 @@ class Rng:
         keep = 52 if like.dtype == torch.float64 else 23
         whole = _shift(self._bits(like), 64 - keep)
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
-        return ((whole.to(exact) + 0.5) / (1 << keep)).to(like.dtype).reshape(like.shape)
+        u = ((whole.to(exact) + 0.5) / (1 << keep)).to(like.dtype)
+        return u.clamp_max(1 - torch.finfo(like.dtype).eps / 2).reshape(like.shape)  # half precision would round to 1
 
     def normal(self, like: Tensor) -> Tensor:
         """Standard normal numbers, of the shape, type and device of ``like``."""
-        normal: Tensor = torch.special.ndtri(self.uniform(like))
-        return normal
+        exact = like if like.dtype in (torch.float32, torch.float64) else like.float()  # ndtri knows only these
+        normal: Tensor = torch.special.ndtri(self.uniform(exact))
+        return normal.to(like.dtype)
 
     def _bits(self, like: Tensor) -> Tensor:
         rows = self.rows
