@@ -20,7 +20,8 @@ def craft(attack: Attack, model: nn.Module, batch: Batch, rng: Rng) -> Tensor:
 
 def check_crafting(attack: Attack, warmup: float) -> None:
     """Refuse what would train on the wrong points."""
-    if getattr(attack, "keep", "last") == "fooled":
-        raise ValueError('training needs an attack with keep="last" or "worst"; keep="fooled" stops at the boundary')
+    keep = getattr(attack, "keep", "last")
+    if keep in ("fooled", "closest"):
+        raise ValueError(f'training needs an attack with keep="last" or "worst"; keep="{keep}" stops at the boundary')
     if not 0 <= warmup <= 1:
         raise ValueError(f"warmup is {warmup} but it is a share of training in [0, 1]")
