@@ -39,7 +39,8 @@ class TLA:
     - ``layer``: the representation; None for the penultimate layer, ``"logits"``, or the name of a module.
 
     Each part goes through the model in a pass of its own with its own batch statistics, and pool and anchor are
-    embedded for the search in eval mode, as in the code. Everything is a mean over the batch.
+    embedded for the search in eval mode, as in the code; two triplets of one anchor share its negative. Everything is
+    a mean over the batch.
     """
 
     attack: Attack
@@ -79,8 +80,13 @@ class TLA:
         adversarial = adapt(model).outputs(x_adv, self.layer)
         entropy = cross_entropy(adversarial, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
         total, parts = entropy, {"cross_entropy": entropy}
+        negative: Outputs | None = None
         for name, x in clean.items():
-            weighted, more = self._triplet(model, batch, adversarial, x, name, rng)
+            near = adapt(model).outputs(x, self.layer)
+            if negative is None or self.anchor == "clean":  # an anchor keeps its negative: one search, one pass
+                anchors = x_adv if self.anchor == "adversarial" else x
+                negative = adapt(model).outputs(self._negatives(model, batch, anchors, rng.fork(name)), self.layer)
+            weighted, more = self._triplet(batch, adversarial, near, negative, name)
             total, parts = total + weighted, parts | more
         return Terms(total, parts)
 
@@ -108,13 +114,11 @@ class TLA:
         return clean
 
     def _triplet(
-        self, model: nn.Module, batch: Batch, adversarial: Outputs, x: Tensor, name: str, rng: Rng
+        self, batch: Batch, adversarial: Outputs, clean: Outputs, negative: Outputs, name: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted terms of one triplet, and their parts for the log."""
         copies = name == "copy_triplet"
-        clean = adapt(model).outputs(x, self.layer)
         anchor, positive = (adversarial, clean) if self.anchor == "adversarial" else (clean, adversarial)
-        negative = adapt(model).outputs(self._negatives(model, batch, anchor.x, rng.fork(name)), self.layer)
         rows = Rows(batch.y, batch.index, {"positive": positive.features, "negative": negative.features})
         margin = self.margin if not copies or self.copy_margin is None else self.copy_margin
         hinge = triplet(anchor, rows, margin=margin, signed=self.signed).mean()
