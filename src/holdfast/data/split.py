@@ -1,0 +1,164 @@
+"""Samples held in memory: one part of a data set, the data set, and the cut between training and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import cycle
+
+import torch
+from torch import Tensor
+
+from holdfast.contracts import Batch
+from holdfast.rng import Rng
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a data set: x (n, *shape), y (n,) and the positions of its samples in the published file.
+
+    x is floating in [0, 1], or uint8 from 0 to 255, which keeps large sets small and is divided by 255 when batched.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, which: Tensor, device: str | torch.device = "cpu") -> Batch:
+        """The samples at these positions of the split, x as float32 in [0, 1]."""
+        x = self.x[which].to(device)  # moved before it grows from one byte to four
+        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        return Batch(x, self.y[which].to(device), self.index[which].to(device))
+
+    def take(self, which: Tensor) -> Split:
+        """The samples at these positions as a split of their own; they keep their index."""
+        return Split(self.x[which], self.y[which], self.index[which])
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A named data set; the test part never selects anything."""
+
+    name: str
+    train: Split
+    valid: Split
+    test: Split
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part, split in (("validation", self.valid), ("test", self.test)):
+            if split.x.shape[1:] != self.train.x.shape[1:]:
+                given = tuple(split.x.shape[1:])
+                raise ValueError(f"{self.name} trains on samples of shape {self.shape} but its {part} set has {given}")
+        counts = self.train.y.bincount(minlength=len(self.classes)).tolist()
+        if 0 in counts:
+            raise ValueError(
+                f"{self.name} has {len(counts)} classes but no training sample of class {counts.index(0)}; "
+                "number the labels from 0 without gaps"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the test and train samples: records made from other bytes are stale."""
+        digest = sha256()
+        for values in (self.test.x, self.test.y, self.train.x, self.train.y):
+            digest.update(f"{values.dtype}{tuple(values.shape)}".encode())
+            digest.update(values.contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+def checked(x: Tensor, y: Tensor, *, classes: int, part: str) -> Split:
+    """A split of these samples, numbered as given; a ValueError says in one sentence why they cannot be one."""
+    for problem in _problems(x, y, classes):
+        raise ValueError(f"the {part} set {problem}")
+    return Split(x, y.to(torch.int64), torch.arange(len(y)))
+
+
+def _problems(x: Tensor, y: Tensor, classes: int) -> Iterator[str]:
+    # lazy: each check may rely on those before it
+    if x.ndim < 2 or y.ndim != 1:
+        yield (
+            f"has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; give x as (n, ...) and y as (n,) labels"
+        )
+    if len(x) != len(y):
+        yield f"has {len(x)} samples but {len(y)} labels; give one label for each sample"
+    if not x.numel():
+        yield f"is empty: x has shape {tuple(x.shape)}; give at least one sample"
+    yield from _pixel_problems(x)
+    yield from _label_problems(y, classes)
+
+
+def _pixel_problems(x: Tensor) -> Iterator[str]:
+    if x.dtype == torch.uint8:
+        return
+    if not x.is_floating_point():
+        yield f"has x of type {_plain(x)}; give uint8 from 0 to 255 or floating point in [0, 1]"
+    low, high = (bound.float() for bound in x.aminmax())  # float32 is what models see; NaN passes through aminmax
+    if not (low.isfinite() and high.isfinite()):
+        yield f"holds {int((~x.isfinite()).sum())} values of x that are NaN or infinite; repair or remove them"
+    if low < 0 or high > 1:
+        yield (
+            f"has x in [{low:.6g}, {high:.6g}] but [0, 1] is allowed; give raw pixels scaled to [0, 1] and put "
+            "normalization inside the model"
+        )
+
+
+def _label_problems(y: Tensor, classes: int) -> Iterator[str]:
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        yield f"has labels of type {_plain(y)}; give integers"
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        yield (
+            f"has labels from {low} to {high} but with {classes} classes 0 to {classes - 1} are allowed; "
+            "number the labels from 0 without gaps"
+        )
+
+
+def _plain(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
+def split_train(full: Split, share: float | int, seed: int) -> tuple[Split, Split]:
+    """Train and validation: a share (float) or a number (int) of samples held out, each class in proportion.
+
+    The seed alone decides who is held out; both parts keep the order of the file, and every class stays in train.
+    """
+    counts = full.y.bincount()
+    # our own numbers, sorted: torch.randperm may change between releases and so move samples between parts
+    order = Rng(seed).fork("validation").uniform(torch.empty(len(full), dtype=torch.float64)).argsort(stable=True)
+    held = torch.zeros(len(full), dtype=torch.bool)
+    for label, many in enumerate(_apportion(counts.tolist(), _number(share, counts))):
+        held[order[full.y[order] == label][:many]] = True
+    return full.take((~held).nonzero()[:, 0]), full.take(held.nonzero()[:, 0])
+
+
+def _number(share: float | int, counts: Tensor) -> int:
+    n, most = int(counts.sum()), int((counts - 1).clamp(min=0).sum())
+    number = share if isinstance(share, int) else round(share * n) if 0 < share < 1 else 0
+    if isinstance(share, bool) or not 1 <= number <= most:
+        raise ValueError(
+            f"valid = {share} asks to hold out {number} of {n} training samples; "
+            f"give a share between 0 and 1, or a whole number, that holds out 1 to {most}"
+        )
+    return number
+
+
+def _apportion(counts: list[int], total: int) -> list[int]:
+    n = sum(counts)
+    taken = [total * count // n for count in counts]  # below count, as total < n
+    by_remainder = sorted(range(len(counts)), key=lambda label: (-(total * counts[label] % n), label))
+    for label in cycle(by_remainder):
+        if sum(taken) == total:
+            break
+        taken[label] += taken[label] < counts[label] - 1
+    return taken
