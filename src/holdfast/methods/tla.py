@@ -1,7 +1,7 @@
 """Triplet-loss adversarial training."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,14 @@ class TLA:
         check_crafting(self.attack, self.warmup)
         if self.pool < 1:
             raise ValueError(f"pool is {self.pool} but negatives are drawn from a pool of at least one sample")
+        for option in fields(self):
+            value, known = getattr(self, option.name), get_args(option.type)
+            if get_origin(option.type) is Literal and value not in known:
+                raise ValueError(f"{option.name} is {value!r} but it must be one of {', '.join(known)}")
+        if self.positive == "class" and (self.matching or self.copy_margin is not None):
+            raise ValueError(
+                'matching and copy_margin are about the clean copy, so they need positive="copy" or "both"'
+            )
 
     @property
     def needs(self) -> Needs:
