@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Batch, Rows
+from holdfast.contracts import Batch, Method, Rows
 from holdfast.geometry import LInf, Threat
 from holdfast.models.classifier import Classifier
+from holdfast.rng import Rng
 
 EPS = 0.1
 
@@ -27,7 +28,7 @@ class Shift:
     def at(self, eps: float) -> "Shift":
         return replace(self, threat=replace(self.threat, eps=eps))
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: object, watch: object = None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: object = None) -> Tensor:
         assert isinstance(y, Rows)
         self.seen.append((self.threat.eps, y))
         return shifted(x, self.threat.eps)
@@ -76,6 +77,18 @@ def duplicated(batch: Batch) -> Batch:
     assert batch.positive is not None
     x, y, index, positive = (torch.cat([t, t]) for t in (batch.x, batch.y, batch.index, batch.positive))
     return Batch(x, y, index, positive, batch.pool)
+
+
+def descend(model: nn.Module, method: Method, parameters: list[Tensor], rng: Rng) -> tuple[float, float]:
+    """How much the total falls after a small step against its gradient, and how much the gradient promised."""
+    rate = 1e-5
+    before = method(model, samples(), progress=0.5, rng=rng).total
+    gradients = torch.autograd.grad(before, parameters)
+    with torch.no_grad():
+        for p, g in zip(parameters, gradients, strict=True):
+            p -= rate * g
+    after = method(model, samples(), progress=0.5, rng=rng).total
+    return (before - after).item(), rate * sum(g.square().sum().item() for g in gradients)
 
 
 @dataclass

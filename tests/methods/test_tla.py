@@ -207,9 +207,10 @@ def test_noise_is_uniform_in_the_box_of_eps(rng):
 def test_noise_warms_up_with_the_attack(progress, share, rng):
     model, batch = by_hand.network(), by_hand.samples()
     passes = by_hand.Passes().watch(model)
-    method(warmup=0.5)(model, batch, progress=progress, rng=rng)
-    size = (passes.x[1] - batch.positive).abs().max() / by_hand.EPS
-    assert share / 2 <= size <= share * (1 + 1e-9)
+    method(warmup=0.5, positive="both")(model, batch, progress=progress, rng=rng)
+    for i, clean in ((1, batch.positive), (3, batch.pool.x), (5, batch.x)):
+        size = (passes.x[i] - clean).abs().max() / by_hand.EPS
+        assert share / 2 <= size <= share * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("noise", ["images", "copy"])
@@ -255,6 +256,16 @@ def test_search_follows_the_moving_averages_of_batch_norm(rng):
         method(noise="none")(model, batch, progress=0.5, rng=rng)
         chosen.append([x for x, training in zip(passes.x, passes.training, strict=True) if training][-1])
     assert not torch.equal(*chosen)
+
+
+@pytest.mark.parametrize("anchor", ["adversarial", "clean"])
+@pytest.mark.parametrize("negative", ["nearest", "random"])
+@pytest.mark.parametrize("norm", ["length", "mean_square"])
+def test_no_term_is_cut_from_the_gradient(anchor, negative, norm, rng):
+    model = by_hand.network()
+    tla = method(positive="both", matching=0.5, lambda2=0.1, anchor=anchor, negative=negative, norm=norm)
+    gained, promised = by_hand.descend(model, tla, list(model.parameters()), rng)
+    assert gained == pytest.approx(promised, rel=1e-3)
 
 
 def test_duplicating_the_batch_changes_nothing(rng):
