@@ -64,7 +64,8 @@ class L2:
 
     def length(self, d: Tensor) -> Tensor:
         """(b,) lengths."""
-        return torch.linalg.vector_norm(_whole(_flat(d)), dim=1).to(d.dtype)
+        lengths: Tensor = torch.linalg.vector_norm(_whole(_flat(d)), dim=1)
+        return lengths.to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The nearest point in ball ∩ box: clip(t·d) with the largest feasible t <= 1.
@@ -140,7 +141,9 @@ class L1:
         rest = (room - length.gather(1, piece)) / slope.gather(1, piece).clamp_min(1)
         threshold = (corners.gather(1, piece) - rest).clamp_min(0)
         shrunk = torch.minimum((size - threshold).clamp_min(0), cap)
-        return (shrunk * v.sign()).reshape(d.shape)
+        # far outside the ball |d| - threshold loses digits, and what it keeps may be longer than the radius
+        fit = room / shrunk.sum(1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+        return (shrunk * fit.clamp_max(1) * v.sign()).reshape(d.shape)
 
     def steepest(self, grad: Tensor) -> Tensor:
         """A step of unit length on the coordinates with the largest gradients."""
@@ -223,10 +226,16 @@ class Threat:
         """The point of the threat around x that is nearest to x_adv."""
         radius = x.new_full((len(x),), self.eps)
         d = self.norm.project(x_adv - x, radius, self.low - x, self.high - x)
-        return (x + d).clamp_(self.low, self.high)  # x + (high - x) may round past high
+        near = (x + d).clamp_(self.low, self.high)  # x + (high - x) may round past high
+        # round towards x: where |x| is large, half a unit in its last place can be more than the tolerance
+        return torch.where((near - x).abs() > d.abs(), torch.nextafter(near, x), near)
 
     def sample(self, x: Tensor, rng: Rng) -> Tensor:
         """A random point of the threat around x: uniform in the ball, then projected."""
+        if self.eps == torch.inf:
+            raise ValueError(
+                "eps is infinite, so no point can be drawn from the ball; give a finite eps or no random start"
+            )
         return self.project(x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng), x)
 
     def contains(self, x_adv: Tensor, x: Tensor) -> Tensor:

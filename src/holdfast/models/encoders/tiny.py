@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 
 class Tiny(nn.Module):
-    """Two 3x3 convolutions with batch norm, one pooling, one hidden layer; ours, for the embedded data."""
+    """Two 3x3 convolutions with batch norm, the second with stride 2, one hidden layer; ours, for the embedded data."""
 
     def __init__(self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64) -> None:
         super().__init__()
@@ -14,12 +14,11 @@ class Tiny(nn.Module):
             nn.Conv2d(inputs, channels, 3, padding=1),
             nn.BatchNorm2d(channels),
             nn.ReLU(),
-            nn.Conv2d(channels, 2 * channels, 3, padding=1),
+            nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
             nn.BatchNorm2d(2 * channels),
             nn.ReLU(),
-            nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(2 * channels * (height // 2) * (wide // 2), width),
+            nn.Linear(2 * channels * ((height + 1) // 2) * ((wide + 1) // 2), width),
             nn.BatchNorm1d(width),
             nn.ReLU(),
         )

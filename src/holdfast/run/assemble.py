@@ -1,0 +1,81 @@
+"""From the plans of a recipe to the things they name: data, models, optimizers, batches."""
+
+import inspect
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from holdfast import data
+from holdfast.contracts import Batch, Method, Needs
+from holdfast.data import DataSet, Order, Pool, Positives, Split
+from holdfast.models.classifier import Classifier, Normalize
+from holdfast.rng import Rng
+from holdfast.run import find
+from holdfast.run.config import DataPlan, ModelPlan, OptimizerPlan
+
+
+def load_data(plan: DataPlan, folder: Path | None) -> DataSet:
+    """The data set of a recipe."""
+    return data.load(plan.name, folder, valid=plan.valid, seed=plan.seed, verify=plan.verify)
+
+
+def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
+    """A fresh classifier whose weights depend only on the seed."""
+    cls = find.member("encoder", plan.encoder)
+    sizes = {name: getattr(plan, name) for name in ("width", "depth", "channels") if getattr(plan, name) is not None}
+    known = inspect.signature(cls).parameters
+    for name in sizes:
+        if name not in known:
+            raise ValueError(f"encoder {plan.encoder!r} has no {name}; leave model.{name} out")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Rng(seed).fork("weights").seed)
+        encoder = cast(nn.Module, cls(shape, **sizes))
+        head = nn.Linear(cast(int, encoder.width), classes)
+    normalize = None if plan.mean is None or plan.std is None else Normalize(plan.mean, plan.std)
+    return Classifier(encoder, head, normalize)
+
+
+def build_optimizer(plan: OptimizerPlan, model: nn.Module, method: Method) -> Optimizer:
+    """The optimizer over the model's parameters and the method's own, with weight decay on kernels only."""
+    modules = [model, method] if isinstance(method, nn.Module) else [model]
+    parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": plan.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if plan.name == "sgd":
+        return SGD(groups, lr=plan.lr, momentum=plan.momentum)
+    return (Adam if plan.name == "adam" else AdamW)(groups, lr=plan.lr)
+
+
+class Batches:
+    """The batches of a training run, with the positives and the pool that the method needs."""
+
+    def __init__(self, split: Split, size: int, needs: Needs, seed: int, device: torch.device) -> None:
+        self.split, self.device = split, device
+        self.order = Order(len(split), size, seed)
+        self.positives = Positives(split.y, seed) if needs.positive else None
+        self.pool = Pool(len(split), needs.pool, seed) if needs.pool else None
+
+    def batch(self, step: int, which: Tensor) -> Batch:
+        """The batch of these positions; ``step`` decides its pool."""
+        batch = self.split.batch(which, self.device)
+        positive = pool = None
+        if self.positives is not None:
+            positive = self.split.batch(self.positives.draw(self.split.y[which], which), self.device).x
+        if self.pool is not None:
+            pool = self.split.batch(self.pool.draw(step), self.device)
+        return Batch(batch.x, batch.y, batch.index, positive, pool)
+
+    def state(self) -> dict[str, Tensor]:
+        """The sampler's memory as tensors."""
+        state = {} if self.positives is None else self.positives.state()
+        return {name: torch.as_tensor(value) for name, value in state.items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a stored state."""
+        if self.positives is not None:
+            self.positives.restore(state)

@@ -1,0 +1,141 @@
+"""From recipe tables to the frozen dataclasses that users construct, and back.
+
+A table's keys are the fields of the dataclass. Unknown keys are refused with the nearest known one named, numbers may
+be written as fractions ("8/255"), and what a field cannot be is said with the place where it stands.
+"""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.contracts import Attack, Loss, Method
+from holdfast.geometry import NORMS, Threat
+from holdfast.run import find
+
+Table = Mapping[str, Any]
+
+_FRACTION = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*/\s*0*[1-9]\d*\s*")
+
+
+def build(cls: type, table: Table, where: str, given: Table | None = None) -> Any:
+    """An instance of a dataclass from a table; ``given`` holds values for fields the table leaves out."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table of settings but is {table!r}")
+    hints = typing.get_type_hints(cls)
+    known = [f.name for f in fields(cls) if f.init]
+    threat = (given or {}).get("threat")
+    values: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in known}
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
+        values[key] = convert(hints[key], value, f"{where}.{key}", threat)
+    needed = [f.name for f in fields(cls) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ValueError(f"{where} needs {', '.join(missing)}")
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def convert(hint: Any, value: Any, where: str, threat: Threat | None) -> Any:
+    """One value as its field wants it."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and types.NoneType in options:
+        return None
+    if Attack in options:
+        return build_attack(value, where, threat)
+    if Threat in options:
+        return build_threat(value, where)
+    if any(option == Loss for option in options):
+        return build_loss(value, where)
+    for option in options:
+        if is_dataclass(option) and isinstance(option, type):
+            return build(option, value, where, {"threat": threat})
+    return scalar(hint, value, where)
+
+
+def scalar(hint: Any, value: Any, where: str) -> Any:
+    """A number, text, choice or list, checked by pydantic; fractions count as numbers."""
+    if isinstance(value, str) and float in (hint, *typing.get_args(hint)) and _FRACTION.fullmatch(value):
+        above, _, below = value.partition("/")
+        value = float(above) / float(below)
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"]
+        raise ValueError(f"{where} is {value!r}: {said[0].lower()}{said[1:]}") from None
+
+
+def build_threat(value: Any, where: str) -> Threat:
+    """A threat from ``"linf:8/255"`` or from a table with norm and eps."""
+    if isinstance(value, str):
+        norm, _, eps = value.partition(":")
+        value = {"norm": norm, "eps": eps}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be a table or a text such as 'linf:8/255' but is {value!r}")
+    name, numbers = str(value.get("norm", "")).lower(), {k: v for k, v in value.items() if k != "norm"}
+    if name not in NORMS:
+        raise ValueError(find.unknown(f"norm {name!r} in {where}", name, NORMS))
+    return cast(Threat, build(Threat, numbers, where, {"norm": NORMS[name]}))
+
+
+def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
+    """An attack from a table with its name; ``eps`` alone changes the radius of the recipe's threat."""
+    table = {"name": value} if isinstance(value, str) else dict(value)
+    cls = find.member("attack", str(table.pop("name", where.rpartition(".")[2])))
+    if "eps" in table and threat is not None:
+        table["threat"] = {"norm": threat.norm.name, "eps": table.pop("eps"), "low": threat.low, "high": threat.high}
+    return cast(Attack, build(cls, table, where, {} if threat is None else {"threat": threat}))
+
+
+def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Method:
+    """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
+    table = dict(table)
+    cls = find.member("method", str(table.pop("name", where.rpartition(".")[2])))
+    return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
+
+
+def build_loss(value: Any, where: str) -> Loss:
+    """A loss from its name, or from a table with its name and its settings."""
+    table = {"name": value} if isinstance(value, str) else dict(value)
+    name, known = str(table.pop("name", "")), find.losses()
+    if name not in known:
+        raise ValueError(find.unknown(f"loss {name!r} in {where}", name, known))
+    hints = typing.get_type_hints(known[name])
+    settings = [key for key in inspect.signature(known[name]).parameters if key not in ("out", "rows")]
+    for key in table:
+        if key not in settings:
+            raise ValueError(find.unknown(f"key {key!r} in {where}", key, settings))
+    chosen = {key: scalar(hints[key], item, f"{where}.{key}") for key, item in table.items()}
+    return cast(Loss, partial(known[name], **chosen) if chosen else known[name])
+
+
+def table_of(value: Any) -> Any:
+    """The recipe form of a built value: what :func:`build` would read to make it again."""
+    if isinstance(value, Threat):
+        return {"norm": value.norm.name, "eps": value.eps, "low": value.low, "high": value.high}
+    if isinstance(value, partial):
+        return {"name": value.func.__name__, **{k: table_of(v) for k, v in value.keywords.items()}}
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {"name": find.name_of(value)} if _in_folder(value) else {}
+        return named | {f.name: table_of(getattr(value, f.name)) for f in fields(value) if f.init}
+    if isinstance(value, Mapping):
+        return {str(key): table_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [table_of(item) for item in value]
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return value.__name__
+    return value
+
+
+def _in_folder(value: object) -> bool:
+    return any(type(value).__module__.startswith(folder.__name__ + ".") for folder in find.FOLDERS.values())

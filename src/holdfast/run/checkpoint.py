@@ -1,0 +1,83 @@
+"""Snapshots of training: one safetensors file each, written atomically, checked when read, nothing unpickled."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.report.atomic import write_bytes
+
+Tensors = dict[str, Tensor]
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Store tensors and JSON facts as one file that is either whole or not there."""
+    owned = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"facts": json.dumps(facts), "digest": digest(owned)}
+    write_bytes(path, save(owned, metadata=header))
+
+
+def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors and facts of a file; a damaged one is refused."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there are no weights at {path}; train the model first or name another file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        facts = json.loads(header.get("facts", "{}"))
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it and run again") from None
+    if "digest" in header and header["digest"] != digest(tensors):
+        raise ValueError(f"{path} is damaged (its content does not match its checksum); delete it and run again")
+    return tensors, facts
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of named tensors."""
+    total = sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Put weights into a model; a file of another architecture is refused."""
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit this model ({str(error).splitlines()[-1].strip()})") from None
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors with a prefix before their names."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors whose names have the prefix, without it."""
+    return {name.removeprefix(f"{prefix}/"): t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
+
+
+def optimizer_tensors(optimizer: Optimizer) -> Tensors:
+    """An optimizer's memory as named tensors; its settings come from the recipe."""
+    state = optimizer.state_dict()["state"]
+    return {f"{key}/{name}": torch.as_tensor(value) for key, memory in state.items() for name, value in memory.items()}
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimizer its memory back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        number, _, name = key.partition("/")
+        state.setdefault(int(number), {})[name] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,277 @@
+"""A recipe: everything a study needs, as TOML validated into frozen dataclasses."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from math import cos, pi
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from holdfast.contracts import Attack, Method
+from holdfast.geometry import Threat
+from holdfast.run import find
+from holdfast.run.build import Table, build, build_attack, build_method, build_threat, table_of
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPlan:
+    """Which data set, and the share (or number) of train samples kept for validation."""
+
+    name: str
+    valid: float | int = 0.1
+    seed: int = 0  # decides who is in validation; the same for every model of the study
+    verify: bool = True  # refuse files whose checksum is not the published one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """Which encoder, its sizes (None: its own defaults), and the normalization inside the model."""
+
+    encoder: str
+    width: int | None = None
+    depth: int | None = None
+    channels: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerPlan:
+    """The optimizer. Weight decay acts on kernels only, not on biases and batch norm, as the reference codes do."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.9  # sgd only
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePlan:
+    """The learning rate over training: constant, multiplied by ``gamma`` at each epoch of ``at``, or cosine to zero."""
+
+    name: Literal["constant", "step", "cosine"] = "constant"
+    at: tuple[float, ...] = ()
+    gamma: float = 0.1
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        """What the learning rate is multiplied by at a (fractional) epoch."""
+        if self.name == "step":
+            return self.gamma ** sum(epoch >= milestone for milestone in self.at)
+        if self.name == "cosine":
+            return 0.5 * (1 + cos(pi * min(1.0, epoch / epochs)))
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """How long and with what a model is trained."""
+
+    epochs: int
+    batch: int = 50
+    optimizer: OptimizerPlan = OptimizerPlan()
+    schedule: SchedulePlan = SchedulePlan()
+    init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
+    validate_samples: int = 1000
+    save_every: int = 500  # steps between checkpoints; each epoch ends with one anyway
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "validate_samples", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One row of a study: a method and how it is trained."""
+
+    method: Method
+    train: TrainPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferPlan:
+    """A transfer attack: crafted on another model of the study (``"self"``: the same method trained with another seed)."""
+
+    attack: Attack
+    source: str = "self"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatePlan:
+    """What the evaluation does: how many test samples (None: all), and where the accuracy-vs-eps curve is measured."""
+
+    samples: int | None = None
+    seed: int = 0
+    shard: int = 1000
+    curve: str | None = None  # the attack that measures the curve
+    eps: tuple[float, ...] = ()
+    strip: str | None = None  # the attack whose images are shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A study: one data set, one architecture, one threat, several methods and seeds, the attacks that judge them."""
+
+    name: str
+    title: str
+    description: str
+    seeds: tuple[int, ...]
+    data: DataPlan
+    model: ModelPlan
+    threat: Threat
+    methods: Mapping[str, Entry]
+    validate: Attack
+    attacks: Mapping[str, Attack | TransferPlan]
+    evaluate: EvaluatePlan
+
+    def table(self) -> dict[str, Any]:
+        """The resolved recipe, every default written out; :func:`read` takes it back."""
+        table = cast(dict[str, Any], table_of(self))
+        for entry in table["methods"].values():
+            method = entry.pop("method")
+            entry.update(method)
+        for name, attack in self.attacks.items():
+            if isinstance(attack, TransferPlan):
+                table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
+        return table
+
+
+def names() -> list[str]:
+    """The recipes that come with holdfast."""
+    folder = files("holdfast.run") / "recipes"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def load(name: str, changes: Sequence[str] = ()) -> Recipe:
+    """A recipe by its name or the path of a .toml file, with ``key=value`` changes applied."""
+    table = _table(name)
+    for change in changes:
+        _change(table, change)
+    return read(table, name)
+
+
+def read(table: Table, where: str = "recipe") -> Recipe:
+    """A recipe from its table."""
+    known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
+    known |= {"methods", "validate", "attacks", "evaluate"}
+    for key in table:
+        if key not in known:
+            raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
+    for key in ("data", "model", "threat", "methods", "attacks"):
+        if key not in table:
+            raise ValueError(f"{where} needs a [{key}] section")
+    threat = build_threat(table["threat"], "threat")
+    attacks = {name: _attack(value, f"attacks.{name}", threat) for name, value in _named(table["attacks"], "attacks")}
+    recipe = Recipe(
+        name=str(table.get("name", where)),
+        title=str(table.get("title", table.get("name", where))),
+        description=str(table.get("description", "")),
+        seeds=_seeds(table.get("seeds", [0])),
+        data=build(DataPlan, table["data"], "data"),
+        model=build(ModelPlan, table["model"], "model"),
+        threat=threat,
+        methods={name: _entry(table, name, value, threat) for name, value in _named(table["methods"], "methods")},
+        validate=build_attack(table.get("validate", {"name": "pgd", "steps": 10}), "validate", threat),
+        attacks=attacks,
+        evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
+    )
+    _check_references(recipe)
+    return recipe
+
+
+def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
+    where = f"methods.{name}"
+    craft = {"name": "pgd", "keep": "last", **recipe.get("craft", {})}
+    own = {key: value for key, value in table.items() if key != "train"}
+    if isinstance(own.get("attack"), Mapping):
+        own["attack"] = {"keep": "last", **own["attack"]}
+    method = build_method({"name": name, **own}, where, threat, build_attack(craft, "craft", threat))
+    plan = _merge(recipe.get("train", {}), table.get("train", {}))
+    return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"))
+
+
+def _attack(value: Any, where: str, threat: Threat) -> Attack | TransferPlan:
+    table = {"name": where.rpartition(".")[2], **value} if isinstance(value, Mapping) else {"name": value}
+    if table["name"] != "transfer":
+        return build_attack(table, where, threat)
+    table.pop("name")
+    table["attack"] = {"name": "pgd", "keep": "last", **table.get("attack", {})}
+    return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    seeds = [value] if isinstance(value, int) else value
+    if not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds is {value!r} but must be different whole numbers of zero or more")
+    return tuple(seeds)
+
+
+def _named(table: Any, where: str) -> list[tuple[str, Any]]:
+    if not isinstance(table, Mapping) or not table:
+        raise ValueError(f"{where} must be a table with at least one entry")
+    for name in table:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{where} has the name {name!r}; use letters, digits, spaces and . _ + @ & - only")
+    return list(table.items())
+
+
+def _check_references(recipe: Recipe) -> None:
+    plan = recipe.evaluate
+    for key, name in (("curve", plan.curve), ("strip", plan.strip)):
+        if name is not None and name not in recipe.attacks:
+            raise ValueError(find.unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
+    for name, attack in recipe.attacks.items():
+        if not isinstance(attack, TransferPlan):
+            continue
+        if attack.source not in (*recipe.methods, "self"):
+            raise ValueError(find.unknown(f"source {attack.source!r} in attacks.{name}", attack.source, recipe.methods))
+        if len(recipe.seeds) < 2:
+            raise ValueError(f"attacks.{name} crafts on a model trained with another seed; give at least two seeds")
+
+
+def _table(name: str) -> dict[str, Any]:
+    """The raw table of a recipe, laid over the one it is based on."""
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise FileNotFoundError(f"there is no recipe file {name}")
+        text = Path(name).read_text(encoding="utf-8")
+    elif name in names():
+        text = (files("holdfast.run") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    else:
+        raise ValueError(find.unknown(f"recipe {name!r}", name, names()))
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"recipe {name} is not valid TOML: {error}") from None
+    table.setdefault("name", Path(name).stem)
+    based = table.pop("base", None)
+    return table if based is None else _merge(_table(str(based)), table)
+
+
+def _merge(under: Table, over: Table) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _change(table: dict[str, Any], change: str) -> None:
+    """Apply one ``key=value``; the key is dotted, the value TOML, or text where it is not."""
+    path, equals, text = change.partition("=")
+    if not equals:
+        raise ValueError(f"--set {change!r} is not of the form key=value, e.g. --set train.epochs=3")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = [part.strip() for part in path.split(".")]
+    for part in parents:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"--set {change!r}: {part} is not a section")
+    table[last] = value

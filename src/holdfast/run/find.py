@@ -1,0 +1,59 @@
+"""Find the member of a folder by its recipe name: the file name is the name."""
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+
+import holdfast.attacks
+import holdfast.losses
+import holdfast.methods
+import holdfast.models.encoders
+
+FOLDERS: dict[str, ModuleType] = {
+    "attack": holdfast.attacks,
+    "method": holdfast.methods,
+    "encoder": holdfast.models.encoders,
+}
+
+
+def names(kind: str) -> list[str]:
+    """What recipes can name of this kind (attack, method, encoder)."""
+    found = (module.name for module in pkgutil.iter_modules(FOLDERS[kind].__path__))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def member(kind: str, name: str) -> type:
+    """The one public class of the file with this name."""
+    file = name.replace("-", "_")
+    if file not in names(kind):
+        raise ValueError(unknown(f"{kind} {name!r}", name, names(kind)))
+    module = import_module(f"{FOLDERS[kind].__name__}.{file}")
+    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+    (only,) = [c for c in found if not c.__name__.startswith("_")]
+    return only
+
+
+def name_of(value: object) -> str:
+    """The recipe name of an attack, a method or an encoder: the name of its file."""
+    return type(value).__module__.rpartition(".")[2]
+
+
+def losses() -> dict[str, Callable[..., object]]:
+    """Every per-sample loss by its name: the functions whose first arguments are (out, rows)."""
+    found = {}
+    for info in pkgutil.iter_modules(holdfast.losses.__path__):
+        module = import_module(f"holdfast.losses.{info.name}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if list(inspect.signature(function).parameters)[:2] == ["out", "rows"]:
+                found[name] = function
+    return found
+
+
+def unknown(what: str, given: str, known: Iterable[str]) -> str:
+    """One sentence about a name that does not exist, naming the nearest that does."""
+    known = sorted(known)
+    near = get_close_matches(given, known, n=1, cutoff=0.5)
+    return f"unknown {what}; " + (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(known)}"

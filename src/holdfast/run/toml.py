@@ -1,0 +1,36 @@
+"""Write a table as TOML; the standard library only reads it."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def dumps(table: Mapping[str, Any]) -> str:
+    """The text of a table; entries that are None are left out."""
+    return "\n".join(_lines(table, "")).strip() + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: str) -> list[str]:
+    plain = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            inner = f"{path}.{_key(key)}" if path else _key(key)
+            lines += ["", f"[{inner}]", *_lines(value, inner)]
+    return lines
+
+
+def _key(key: str) -> str:
+    bare = key.replace("-", "").replace("_", "")
+    return key if bare.isascii() and bare.isalnum() else json.dumps(key, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,196 @@
+"""The training loop: flat and visible, and the same bits however often it is interrupted."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from holdfast.contracts import Attack, Terms
+from holdfast.data import DataSet, Split
+from holdfast.report.atomic import write_text
+from holdfast.rng import Rng
+from holdfast.run import checkpoint
+from holdfast.run.assemble import Batches, build_model, build_optimizer
+from holdfast.run.build import table_of
+from holdfast.run.config import Entry, ModelPlan
+from holdfast.run.judge import accuracy
+
+LOGS_PER_EPOCH = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One model to train: everything that decides its weights, and the folder it lives in."""
+
+    entry: Entry
+    model: ModelPlan
+    validate: Attack
+    seed: int
+    folder: Path
+    init_from: Path | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether training has ended."""
+        return (self.folder / "trained.json").is_file()
+
+    def table(self, data: DataSet) -> dict[str, Any]:
+        """What identifies the job: a folder that holds another one is not continued."""
+        start = None if self.init_from is None else checkpoint.digest(checkpoint.read(self.init_from)[0])
+        method = {k: v for k, v in table_of(self.entry).items()}
+        plan = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
+        return method | plan | {"data": data.digest, "init_from": start}
+
+
+Tick = Callable[[int, int, str], None]
+"""Told (steps done, steps in all, a few words) after every step."""
+
+
+def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
+    """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
+    plan, method = job.entry.train, job.entry.method
+    _claim(job, data)
+    rng = Rng(job.seed)
+    net = build_model(job.model, data.shape, len(data.classes), job.seed)
+    if job.init_from is not None:
+        checkpoint.load_weights(net, checkpoint.read(job.init_from)[0], job.init_from)
+    model, optimizer = fabric.setup(net, build_optimizer(plan.optimizer, net, method))
+    model.mark_forward_method("outputs")
+    batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device)
+    run = _Run(job, net, optimizer, batches)
+    run.resume()
+    steps = batches.order.steps
+    total = plan.epochs * steps
+    while run.step < total:
+        epoch, place = divmod(run.step, steps)
+        order = batches.order.epoch(epoch)
+        for which in order[place:]:
+            started = time.perf_counter()
+            model.train()
+            for group in optimizer.param_groups:
+                group["lr"] = plan.optimizer.lr * plan.schedule.factor(run.step / steps, plan.epochs)
+            batch = batches.batch(run.step, which)
+            terms = method(model, batch, progress=run.step / total, rng=rng.fork(run.step))
+            _stop_if_broken(terms, run.step)
+            optimizer.zero_grad(set_to_none=True)
+            fabric.backward(terms.total)
+            optimizer.step()
+            run.step += 1
+            if run.step % max(1, steps // LOGS_PER_EPOCH) == 0:
+                run.log("train", epoch + 1, {"loss": terms.total, **terms.parts})
+            if run.step % steps == 0:
+                run.validate(model, data.valid, epoch + 1, fabric.device)
+            run.seconds += time.perf_counter() - started
+            if run.step % steps == 0 or run.step % plan.save_every == 0:
+                run.save()
+            tick(run.step, total, run.words)
+    run.finish()
+
+
+class _Run:
+    """What changes during training, its log and its files."""
+
+    def __init__(self, job: Job, net: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches) -> None:
+        self.job, self.net, self.optimizer, self.batches = job, net, optimizer, batches
+        self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
+        self.lines: list[str] = []
+        torch.manual_seed(Rng(job.seed).fork("torch").seed)  # for models that draw from torch's own generator
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, if there is one; what was logged after it is forgotten."""
+        path = self.job.folder / "checkpoint.safetensors"
+        if path.is_file():
+            tensors, facts = checkpoint.read(path)
+            checkpoint.load_weights(self.net, checkpoint.under("model", tensors), path)
+            checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
+            if isinstance(self.job.entry.method, nn.Module):
+                checkpoint.load_weights(self.job.entry.method, checkpoint.under("method", tensors), path)
+            self.batches.restore(checkpoint.under("sampler", tensors))
+            _set_generators(checkpoint.under("generator", tensors))
+            self.step, self.seconds = facts["step"], facts["seconds"]
+            self.best, self.best_epoch, self.words = facts["best"], facts["best_epoch"], facts["words"]
+            self.lines = facts["lines"]
+        write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
+
+    def save(self) -> None:
+        """A snapshot from which the run goes on as if never stopped."""
+        method = self.job.entry.method
+        tensors = checkpoint.prefixed("model", self.net.state_dict())
+        tensors |= checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
+        tensors |= checkpoint.prefixed("method", method.state_dict() if isinstance(method, nn.Module) else {})
+        tensors |= checkpoint.prefixed("sampler", self.batches.state())
+        tensors |= checkpoint.prefixed("generator", _generators())
+        facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
+        checkpoint.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
+
+    def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
+        """One line of the log."""
+        row = {"step": self.step, "epoch": epoch, "split": split} | {k: torch.as_tensor(v).item() for k, v in scalars.items()}
+        self.lines.append(json.dumps(row) + "\n")
+        with (self.job.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(self.lines[-1])
+
+    def validate(self, model: nn.Module, split: Split, epoch: int, device: torch.device) -> None:
+        """Clean and robust accuracy on validation samples; the best model so far is kept."""
+        some = split.take(torch.arange(min(len(split), self.job.entry.train.validate_samples)))
+        clean, robust = accuracy(model, some, self.job.validate, device, Rng(self.job.seed).fork("validate"))
+        self.log("valid", epoch, {"clean": clean, "robust": robust})
+        self.words = f"epoch {epoch}: validation {clean:.1%} clean, {robust:.1%} under attack"
+        if robust > self.best:
+            self.best, self.best_epoch = robust, epoch
+            facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(some)}
+            checkpoint.write(self.job.folder / "best.safetensors", self.net.state_dict(), facts)
+
+    def finish(self) -> None:
+        """Keep the last weights too, and say that training has ended."""
+        folder, epochs = self.job.folder, self.job.entry.train.epochs
+        checkpoint.write(folder / "last.safetensors", self.net.state_dict(), {"epoch": epochs})
+        facts = {"steps": self.step, "epochs": epochs, "best_epoch": self.best_epoch, "best": self.best}
+        write_text(folder / "trained.json", json.dumps(facts | {"seconds": self.seconds}, indent=1) + "\n")
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+
+def _claim(job: Job, data: DataSet) -> None:
+    """Refuse a folder that holds another job; clear what a kill in mid-write left behind."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    for litter in job.folder.glob(".*.part"):
+        litter.unlink(missing_ok=True)
+    path, text = job.folder / "job.json", json.dumps(job.table(data), indent=1, sort_keys=True) + "\n"
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{job.folder} holds a model trained with other settings; choose another --out or remove it")
+    write_text(path, text)
+
+
+def _stop_if_broken(terms: Terms, step: int) -> None:
+    if torch.isfinite(terms.total):
+        return
+    bad = [name for name, value in terms.parts.items() if not torch.isfinite(value)]
+    raise FloatingPointError(
+        f"the loss is {terms.total.item():g} at step {step} (term {', '.join(bad) or 'total'}); "
+        "try a smaller learning rate or a longer eps warm-up"
+    )
+
+
+def _generators() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def _set_generators(states: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([state for name, state in states.items() if name.startswith("cuda")])
+
+
+def threads() -> int:
+    """How many cores torch uses here: the same bits need the same number."""
+    return torch.get_num_threads() or os.cpu_count() or 1
