@@ -1,0 +1,1 @@
+"""What was measured, read back from records and shown with its uncertainty; nothing here sees a model."""

@@ -1,0 +1,67 @@
+"""What is known of a measurement beside its columns: the attacks that were run and what everything cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Spend:
+    """What a stage cost: seconds of wall clock, and passes through the model counted in samples."""
+
+    seconds: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+
+    @staticmethod
+    def read(given: Mapping[str, Any]) -> Spend:
+        """The cost written in facts; what is not written there counts as nothing."""
+        return Spend(float(given.get("seconds", 0.0)), int(given.get("forwards", 0)), int(given.get("backwards", 0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackFacts:
+    """One attack as it was run: its threat, its cost, how many points it returned outside the threat, its settings.
+
+    ``minimal`` marks an attack that looks for the shortest perturbation: it speaks for every eps up to its own.
+    """
+
+    norm: str
+    eps: float
+    minimal: bool = False
+    seconds: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+    outside: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.norm or ":" in self.norm:
+            raise ValueError(f"an attack has the norm {self.norm!r} but column names need one without ':'; rename it")
+        if math.isnan(self.eps) or self.eps < 0:
+            raise ValueError(f"an attack has eps {self.eps} but a length is at least 0; give the eps it was run at")
+
+    @property
+    def spend(self) -> Spend:
+        """What running the attack cost."""
+        return Spend(self.seconds, self.forwards, self.backwards)
+
+    def speaks_for(self, eps: float) -> bool:
+        """Whether this attack was run at exactly ``eps``, or looked for the shortest perturbation and reached it."""
+        return eps <= self.eps if self.minimal else eps == self.eps
+
+    def facts(self) -> dict[str, Any]:
+        """The attack as JSON values; an unlimited eps is written as the text "inf", which JSON has no number for."""
+        return asdict(self) | {"settings": dict(self.settings)} | ({"eps": "inf"} if math.isinf(self.eps) else {})
+
+    @staticmethod
+    def read(given: Mapping[str, Any]) -> AttackFacts:
+        """The attack written by :meth:`facts`; keys of a later version are left alone."""
+        known = {name: given[name] for name in AttackFacts.__dataclass_fields__ if name in given}
+        missing = {"norm", "eps"} - known.keys()
+        if missing:
+            raise ValueError(f"the facts of an attack lack {', '.join(sorted(missing))}; give its norm and its eps")
+        return AttackFacts(**known | {"eps": float(known["eps"])})
