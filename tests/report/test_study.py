@@ -1,0 +1,34 @@
+from dataclasses import replace
+
+import pytest
+
+from holdfast.report.facts import AttackFacts
+from holdfast.report.records import Records
+
+
+def test_names_keep_their_order_and_seeds_ascend(make_run, make_study) -> None:
+    runs = [make_run("b", 1, n=5), make_run("a", 3, n=5), make_run("b", 0, n=5)]
+    groups = make_study(runs).by_name()
+    assert {name: [run.seed for run in group] for name, group in groups.items()} == {"b": [0, 1], "a": [3]}
+    assert list(groups) == ["b", "a"]
+
+
+def test_the_stated_norm_comes_first(make_run, make_study) -> None:
+    study = make_study([make_run("a", 0, n=5)])
+    assert study.norms() == ["linf", "l2"]
+    assert replace(study, norm="l2").norms() == ["l2", "linf"]
+
+
+def test_no_runs_and_twice_the_same_run_are_refused(make_run, make_study) -> None:
+    with pytest.raises(ValueError, match="no runs"):
+        make_study([])
+    with pytest.raises(ValueError, match="'a' with seed 0 twice"):
+        make_study([make_run("a", 0, n=5), make_run("a", 0, n=5)])
+
+
+def test_one_attack_name_means_one_threat(make_run, make_study) -> None:
+    run = make_run("a", 0, n=5)
+    attacks = dict(run.records.facts["attacks"]) | {"FGSM": AttackFacts(norm="linf", eps=0.2).facts()}
+    other = replace(run, seed=1, records=Records(run.records.columns, dict(run.records.facts) | {"attacks": attacks}))
+    with pytest.raises(ValueError, match=r"'FGSM' is linf at eps 0\.3 in one run and linf at eps 0\.2"):
+        make_study([run, other])
