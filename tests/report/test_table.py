@@ -33,7 +33,7 @@ def test_an_attack_a_run_lacks_is_an_empty_cell(make_run, make_study, without) -
 
 
 def test_a_worst_case_nobody_measured_says_so(study) -> None:
-    assert main_table(study).columns[-1].note == "over all attacks"
+    assert main_table(study).columns[-1].note == "over all linf attacks"
     assert "upper bound" in main_table(replace(study, eps=0.2)).columns[-1].note
 
 

@@ -86,7 +86,7 @@ def other_table(study: Study) -> Table | None:
 def worst_column(study: Study) -> Column:
     """The worst case per sample at the stated eps; it is only a bound where some run was not attacked there."""
     measured = all(run.records.measured(study.eps, study.norm) for run in study.runs)
-    note = "over all attacks" if measured else "upper bound: not attacked at this eps"
+    note = f"over all {study.norm} attacks" if measured else "upper bound: not attacked at this eps"
     return Column("Worst case", note, lambda records: worst(records, study.norm, study.eps))
 
 
