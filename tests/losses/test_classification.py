@@ -1,0 +1,112 @@
+"""Losses on logits against loops over plain numbers."""
+
+from math import exp, inf, log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from holdfast.contracts import Loss, Outputs, Rows
+from holdfast.losses.classification import (
+    cross_entropy,
+    logit_difference,
+    targeted_cross_entropy,
+    targeted_logit_difference,
+)
+from holdfast.rng import Rng
+
+EVERY = [cross_entropy, logit_difference, targeted_cross_entropy, targeted_logit_difference]
+
+
+def outputs(logits: Tensor) -> Outputs:
+    return Outputs(logits, logits, logits)
+
+
+def rows(y: list[int], target: list[int] | None = None) -> Rows:
+    given = {} if target is None else {"target": torch.tensor(target)}
+    return Rows(torch.tensor(y, dtype=torch.int64), torch.arange(len(y)), given)
+
+
+@st.composite
+def classified(draw: st.DrawFn) -> tuple[list[list[float]], list[int], list[int]]:
+    """Logits, labels and other labels; the logits are often all negative."""
+    classes, b = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+    shift = draw(st.sampled_from([0.0, -1000.0, 1000.0]))
+    label = st.integers(0, classes - 1)
+    logits = [[shift + draw(st.floats(-30, 30)) for _ in range(classes)] for _ in range(b)]
+    return logits, [draw(label) for _ in range(b)], [draw(label) for _ in range(b)]
+
+
+def log_softmax(z: list[float]) -> list[float]:
+    top = max(z)
+    total = top + log(sum(exp(v - top) for v in z))
+    return [v - total for v in z]
+
+
+@given(classified(), st.sampled_from([0.0, 0.1, 0.5]))
+def test_cross_entropy_is_that_of_a_loop(
+    case: tuple[list[list[float]], list[int], list[int]], smoothing: float
+) -> None:
+    logits, y, target = case
+    out = outputs(torch.tensor(logits, dtype=torch.float64))
+    by_hand = []
+    for z, label in zip(logits, y, strict=True):
+        wanted = [smoothing / len(z) + (1 - smoothing) * (j == label) for j in range(len(z))]
+        by_hand.append(-sum(w * p for w, p in zip(wanted, log_softmax(z), strict=True)))
+    assert cross_entropy(out, rows(y), smoothing=smoothing).tolist() == pytest.approx(by_hand, abs=1e-9)
+    toward = [log_softmax(z)[t] for z, t in zip(logits, target, strict=True)]
+    assert targeted_cross_entropy(out, rows(y, target)).tolist() == pytest.approx(toward, abs=1e-9)
+
+
+@given(classified(), st.sampled_from([inf, 50.0, 0.0, 1.5]))
+def test_logit_differences_are_those_of_a_loop(
+    case: tuple[list[list[float]], list[int], list[int]], kappa: float
+) -> None:
+    logits, y, target = case
+    out = outputs(torch.tensor(logits, dtype=torch.float64))
+    wrong = [max(v for j, v in enumerate(z) if j != label) - z[label] for z, label in zip(logits, y, strict=True)]
+    assert logit_difference(out, rows(y), kappa=kappa).tolist() == [min(v, kappa) for v in wrong]
+    toward = [z[t] - z[label] for z, label, t in zip(logits, y, target, strict=True)]
+    assert targeted_logit_difference(out, rows(y, target), kappa=kappa).tolist() == [min(v, kappa) for v in toward]
+
+
+@given(classified())
+def test_logit_difference_is_positive_exactly_when_misclassified(
+    case: tuple[list[list[float]], list[int], list[int]],
+) -> None:
+    logits, y, _ = case
+    z = torch.tensor(logits, dtype=torch.float64)
+    found = logit_difference(outputs(z), rows(y))
+    fooled = z.argmax(1) != torch.tensor(y)
+    assert torch.equal((found > 0)[found != 0], fooled[found != 0])  # a tie is a tie
+
+
+def test_hand_computed_numbers() -> None:
+    out = outputs(torch.tensor([[0.0, log(3.0)], [-5.0, -7.0]]))
+    assert cross_entropy(out, rows([1, 1])).tolist() == pytest.approx([log(4 / 3), log(1 + exp(2))])
+    assert logit_difference(out, rows([1, 1])).tolist() == pytest.approx([-log(3.0), 2.0])
+    assert logit_difference(out, rows([1, 1]), kappa=1.0).tolist() == pytest.approx([-log(3.0), 1.0])
+
+
+@pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.__name__)
+def test_gradients_and_shapes(loss: Loss, rng: Rng) -> None:
+    logits = 3 * rng.normal(torch.empty(5, 4, dtype=torch.float64)) - 20
+    given = rows([0, 1, 2, 3, 0], [3, 2, 1, 0, 1])
+    assert loss(outputs(logits), given).shape == (5,)
+    assert torch.autograd.gradcheck(lambda z: loss(outputs(z), given), logits.requires_grad_())
+    assert loss(outputs(logits[:0]), given.take(torch.arange(0))).shape == (0,)
+
+
+def test_no_gradient_beyond_kappa() -> None:
+    logits = torch.tensor([[60.0, 0.0, 1.0], [0.0, 0.5, -4.0]], requires_grad=True)
+    logit_difference(outputs(logits), rows([1, 1]), kappa=50).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[0, 0, 0], [1, -1, 0]]
+
+
+@pytest.mark.parametrize("loss", [targeted_cross_entropy, targeted_logit_difference], ids=lambda loss: loss.__name__)
+def test_a_missing_target_is_named(loss: Loss) -> None:
+    with pytest.raises(KeyError, match="this loss needs 'target' for every sample but the rows were given nothing"):
+        loss(outputs(torch.zeros(2, 3)), rows([0, 1]))
