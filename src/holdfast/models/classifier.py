@@ -94,7 +94,8 @@ def adapt(module: nn.Module, layer: str | None = None) -> Model:
     Features are the input of the last Linear layer that runs, or the output of the module named by ``layer``
     (``"logits"`` for the logits themselves). A network in which no Linear layer runs has its logits as features.
     """
-    if isinstance(module, Model) and layer is None:
+    layers = dict(module.named_children())
+    if isinstance(module, Model) and layer is None and "outputs" not in layers:  # a user's layer may have that name
         return module
     return Adapted(module, layer)
 
@@ -110,13 +111,21 @@ def _named(module: nn.Module, layer: str) -> nn.Module:
 def _caught(caught: list[Tensor], layer: str) -> Tensor:
     if not caught:
         raise ValueError(f"layer {layer!r} did not run in the forward pass, so it has no features")
+    if not isinstance(caught[-1], Tensor):
+        raise ValueError(
+            f"layer {layer!r} gave a {type(caught[-1]).__name__} but features are needed; name another layer"
+        )
     return caught[-1].flatten(1)
 
 
 @contextmanager
 def _capture(module: nn.Module) -> Iterator[list[Tensor]]:
     caught: list[Tensor] = []
-    handle = module.register_forward_hook(lambda _module, _args, out: caught.append(out))
+
+    def note(_module: nn.Module, _args: object, out: Tensor) -> None:
+        caught.append(out.clone() if isinstance(out, Tensor) else out)  # the next layer may work in place
+
+    handle = module.register_forward_hook(note)
     try:
         yield caught
     finally:
