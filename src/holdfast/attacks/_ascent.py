@@ -7,7 +7,7 @@ shares a batch with.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ class Ascent:
     restarts: int = 1
 
     def __post_init__(self) -> None:
+        one_of("keep", self.keep, get_args(Keep))
+        one_of("start", self.start, get_args(Start))
         if self.steps < 1 or self.restarts < 1:
             raise ValueError(
                 f"steps is {self.steps} and restarts {self.restarts} but an attack needs at least one of each"
@@ -58,7 +60,7 @@ class Ascent:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
         check(x, rows, self.threat)
-        with frozen(model, rng) as view, torch.enable_grad():
+        with frozen(model, rng) as view, torch.inference_mode(False), torch.enable_grad():
             board = _Board(self, x.detach(), rows, rng)
             active = board.fill(None)
             while active is not None:
@@ -75,12 +77,12 @@ class Ascent:
         if watch is not None:
             watch(active.rows, here, loss.detach(), Cost(len(here), len(here)))
         leaves = board.judge(active, here, out, loss.detach())
-        moved = self._move(active, grad, loss.detach(), leaves)
+        moved = self._move(active, grad, loss.detach())
         if not self.looks_at_last:
             leaves = board.retire(moved, leaves)
         return board.fill(moved.take(~leaves)) if leaves.any() else moved
 
-    def _move(self, active: "_Active", grad: Tensor, loss: Tensor, leaves: Tensor) -> "_Active":
+    def _move(self, active: "_Active", grad: Tensor, loss: Tensor) -> "_Active":
         point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
         x_adv, state = self.rule.move(point, active.state)
         return replace(active, x_adv=self.threat.project(x_adv, active.x), state=state, t=active.t + 1)
@@ -188,12 +190,23 @@ def gradient(loss: Tensor, x: Tensor) -> Tensor:
     return torch.nan_to_num_(grad, nan=0.0)
 
 
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a misspelt choice, which would otherwise pass as the last one."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r} but it must be one of {', '.join(allowed)}")
+
+
 def check(x: Tensor, rows: Rows, threat: Threat) -> None:
     """Refuse inputs an attack cannot work with."""
     if len(x) != len(rows):
         raise ValueError(f"x has {len(x)} samples and y {len(rows)}; they must match")
-    if rows.y.is_floating_point() or rows.y.ndim != 1:
-        raise ValueError(f"y has shape {tuple(rows.y.shape)} and type {rows.y.dtype} but class indices (b,) are needed")
+    if rows.y.dtype != torch.int64 or rows.y.ndim != 1:
+        raise ValueError(
+            f"y has shape {tuple(rows.y.shape)} and type {rows.y.dtype} but class indices (b,) of type int64 are needed"
+        )
+    for name, value in {"index": rows.index, **rows.given}.items():
+        if len(value) != len(rows):
+            raise ValueError(f"y has {len(rows)} samples and the rows' {name} {len(value)}; they must match")
     threat.check(x)
 
 

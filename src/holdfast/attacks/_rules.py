@@ -1,6 +1,7 @@
 """Step rules: how an attack moves. A rule's memory is explicit, one row per sample, so samples can come and go."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 import torch
@@ -82,10 +83,16 @@ class MovingAverage:
 
 
 def scaled(step: float | None, threat: Threat, eps: float) -> float | None:
-    """A step size in the same proportion to another eps."""
-    return step if step is None or threat.eps == 0 else step * eps / threat.eps
+    """A step size in the same proportion to another eps; where there is none (0, infinity) the same step."""
+    return step if step is None or threat.eps in (0, inf) or eps == inf else step * eps / threat.eps
 
 
 def default_step(step: float | None, threat: Threat, steps: int) -> float:
     """The given step size, or 2.5·eps/steps, which can cross the ball from any start (Madry et al. 2018)."""
-    return 2.5 * threat.eps / steps if step is None else step
+    chosen = 2.5 * threat.eps / max(1, steps) if step is None else step
+    if not 0 <= chosen < inf:
+        raise ValueError(
+            f"the step is {chosen} but a step must be finite and not negative; "
+            "where eps is infinite give a step or a finite eps"
+        )
+    return chosen

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from holdfast.attacks._ascent import Ascent, Start
-from holdfast.attacks._rules import Steepest
+from holdfast.attacks._rules import Steepest, default_step
 from holdfast.contracts import Loss, Rows, Watch
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
@@ -34,7 +34,7 @@ class FGSM:
         plan = Ascent(
             threat=self.threat,
             loss=self.loss,
-            rule=Steepest(self.threat.eps),
+            rule=Steepest(default_step(self.threat.eps, self.threat, 1)),
             keep="last",
             start=self.start,
             steps=1,

@@ -1,16 +1,18 @@
 """The momentum iterative method."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import Ascent, Keep
+from holdfast.attacks._ascent import Ascent, Keep, one_of
 from holdfast.attacks._rules import Momentum, MovingAverage, Rule, default_step, scaled
 from holdfast.contracts import Loss, Rows, Watch
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.rng import Rng
+
+Form = Literal["normalized", "average"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +27,12 @@ class MIM:
     steps: int = 40
     step: float | None = None
     decay: float = 1.0
-    form: Literal["normalized", "average"] = "normalized"
+    form: Form = "normalized"
     loss: Loss = cross_entropy
     keep: Keep = "fooled"
 
     def __post_init__(self) -> None:
+        one_of("form", self.form, get_args(Form))
         if self.form == "average" and not 0 <= self.decay < 1:
             raise ValueError(f'decay is {self.decay} but form="average" needs one in [0, 1); at 1 no gradient enters')
         _ = self.plan  # a bad combination is refused where it is made

@@ -26,4 +26,4 @@ class Noise:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
         check(x, rows, self.threat)
-        return self.threat.sample(x, rng.fork("noise").at(rows.index))
+        return self.threat.sample(x.detach(), rng.fork("noise").at(rows.index))

@@ -21,10 +21,10 @@ class Transfer:
     attack: Attack
 
     def __post_init__(self) -> None:
-        if getattr(self.attack, "keep", "last") == "fooled":
+        if getattr(self.attack, "keep", "last") in ("fooled", "closest"):
             raise ValueError(
                 'transfer needs an attack with keep="last" or "worst"; one that stops at the first success '
-                "stops at the boundary of the source"
+                "or keeps the closest stays at the boundary of the source"
             )
 
     @property
