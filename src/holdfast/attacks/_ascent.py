@@ -180,12 +180,16 @@ class _Board:
 
 def gradient(loss: Tensor, x: Tensor) -> Tensor:
     """The gradient of the summed loss; where arithmetic broke down (NaN) there is no direction and it is zero."""
-    # sum, not mean: a sample's gradient must not depend on the batch size
+    if loss.shape != x.shape[:1]:
+        raise ValueError(
+            f"the loss has shape {tuple(loss.shape)} for {len(x)} samples but one number per sample is needed"
+        )
     if not loss.requires_grad:
         raise ValueError(
             "the loss does not depend on the input through autograd, so there is no gradient to follow; "
             "check the model for .detach(), no_grad or a non-differentiable step, or use a gradient-free attack"
         )
+    # sum, not mean: a sample's gradient must not depend on the batch size
     (grad,) = torch.autograd.grad(loss.sum(), x)
     return torch.nan_to_num_(grad, nan=0.0)
 
