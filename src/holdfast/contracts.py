@@ -73,14 +73,6 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a training method asks to minimise, and the scalars it is made of, for the log."""
-
-    total: Tensor
-    parts: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
 class Needs:
     """What a method wants beside the batch: a positive per sample, and a pool of this many samples."""
 
@@ -100,6 +92,15 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What a training method asks to minimise, the scalars it is made of, for the log, and the passes it took."""
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+    cost: Cost = Cost()
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Per sample: the certified label (-1: abstains), the radius no attack can enter (0 there), and the length of the
     shortest verified attack (inf where none is known)."""
@@ -114,6 +115,17 @@ Loss = Callable[[Outputs, Rows], Tensor]
 
 Watch = Callable[[Rows, Tensor, Tensor, Cost], None]
 """Called with (rows, x_adv, loss, cost) at every point where an attack evaluates the model."""
+
+
+class Meter:
+    """A watch that adds up the cost."""
+
+    def __init__(self) -> None:
+        self.cost = Cost()
+
+    def __call__(self, rows: Rows, x_adv: Tensor, loss: Tensor, cost: Cost) -> None:
+        """Called by the attack at every evaluation of the model."""
+        self.cost = self.cost + cost
 
 
 @runtime_checkable

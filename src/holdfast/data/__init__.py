@@ -12,7 +12,7 @@ from holdfast.data._files import root
 from holdfast.data.samplers import Order, Pool, Positives
 from holdfast.data.split import DataSet, Split, checked, split_train
 
-__all__ = ["DataSet", "Order", "Pool", "Positives", "Split", "checked", "load", "names", "split_train"]
+__all__ = ["DataSet", "Order", "Pool", "Positives", "Split", "about", "checked", "load", "names", "split_train"]
 
 
 class _Load(Protocol):
@@ -28,6 +28,12 @@ def _loaders() -> dict[str, _Load]:
 def names() -> list[str]:
     """The data sets that can be named in a recipe."""
     return sorted(_loaders())
+
+
+def about(name: str) -> str:
+    """The first sentence on a data set."""
+    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    return (module.__doc__ or "").strip().splitlines()[0]
 
 
 def load(

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Batch, Rows
+from holdfast.contracts import Attack, Batch, Cost, Rows, Watch
 from holdfast.rng import Rng
 
 
@@ -13,9 +13,14 @@ def warmed(attack: Attack, progress: float, warmup: float) -> Attack:
     return attack.at(attack.threat.eps * progress / warmup)
 
 
-def craft(attack: Attack, model: nn.Module, batch: Batch, rng: Rng) -> Tensor:
+def craft(attack: Attack, model: nn.Module, batch: Batch, rng: Rng, watch: Watch | None = None) -> Tensor:
     """Adversarial versions of the batch."""
-    return attack(model, batch.x, Rows(batch.y, batch.index), rng=rng.fork("craft"))
+    return attack(model, batch.x, Rows(batch.y, batch.index), rng=rng.fork("craft"), watch=watch)
+
+
+def passes(batch: Batch, times: int = 1) -> Cost:
+    """The cost of passing the batch through the model and back so many times."""
+    return Cost(times * len(batch), times * len(batch))
 
 
 def check_crafting(attack: Attack, warmup: float) -> None:

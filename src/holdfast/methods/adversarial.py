@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.contracts import Attack, Batch, Needs, Rows, Terms
+from holdfast.contracts import Attack, Batch, Meter, Needs, Rows, Terms
 from holdfast.losses.classification import cross_entropy
-from holdfast.methods._craft import check_crafting, craft, warmed
+from holdfast.methods._craft import check_crafting, craft, passes, warmed
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -28,7 +28,8 @@ class Adversarial:
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""
-        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng)
+        meter = Meter()
+        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         out = adapt(model).outputs(x_adv)
         total = cross_entropy(out, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
-        return Terms(total, {"cross_entropy": total})
+        return Terms(total, {"cross_entropy": total}, meter.cost + passes(batch))

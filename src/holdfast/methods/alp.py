@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from holdfast.contracts import Attack, Batch, Needs, Outputs, Rows, Terms
+from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.classification import cross_entropy
 from holdfast.losses.consistency import logit_pairing
-from holdfast.methods._craft import check_crafting, craft, warmed
+from holdfast.methods._craft import check_crafting, craft, passes, warmed
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -33,11 +33,13 @@ class ALP:
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""
-        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng)
+        meter = Meter()
+        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         both = adapt(model).outputs(torch.cat([batch.x, x_adv]))
         rows = Rows(torch.cat([batch.y, batch.y]), torch.cat([batch.index, batch.index]))
         entropy = cross_entropy(both, rows, smoothing=self.smoothing).mean()
         n = len(batch)
         adversarial = Outputs(x_adv, both.features[n:], both.logits[n:])
         pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": both.logits[:n]})).mean()
-        return Terms(entropy + self.weight * pairing, {"cross_entropy": entropy, "logit_pairing": pairing})
+        parts = {"cross_entropy": entropy, "logit_pairing": pairing}
+        return Terms(entropy + self.weight * pairing, parts, meter.cost + passes(batch, 2))

@@ -6,6 +6,7 @@ from torch import nn
 
 from holdfast.contracts import Batch, Needs, Rows, Terms
 from holdfast.losses.classification import cross_entropy
+from holdfast.methods._craft import passes
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -21,4 +22,4 @@ class Plain:
         """The loss on a batch."""
         out = adapt(model).outputs(batch.x)
         total = cross_entropy(out, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
-        return Terms(total, {"cross_entropy": total})
+        return Terms(total, {"cross_entropy": total}, passes(batch))

@@ -6,11 +6,11 @@ from typing import Literal, get_args, get_origin
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Batch, Needs, Outputs, Rows, Terms
+from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.classification import cross_entropy
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, nearest_negative, random_negative, triplet
-from holdfast.methods._craft import check_crafting, craft, warmed
+from holdfast.methods._craft import check_crafting, craft, passes, warmed
 from holdfast.models.classifier import adapt
 from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
@@ -84,19 +84,26 @@ class TLA:
         attack = warmed(self.attack, progress, self.warmup)
         batch = self._noisy(attack, batch, rng)
         clean = self._positives(attack, batch, rng)
-        x_adv = craft(attack, model, batch, rng)
+        meter = Meter()
+        x_adv = craft(attack, model, batch, rng, meter)
         adversarial = adapt(model).outputs(x_adv, self.layer)
         entropy = cross_entropy(adversarial, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
         total, parts = entropy, {"cross_entropy": entropy}
-        negative: Outputs | None = None
+        cost, negative = meter.cost + passes(batch, 1 + len(clean)), None
         for name, x in clean.items():
             near = adapt(model).outputs(x, self.layer)
             if negative is None or self.anchor == "clean":  # an anchor keeps its negative: one search, one pass
                 anchors = x_adv if self.anchor == "adversarial" else x
                 negative = adapt(model).outputs(self._negatives(model, batch, anchors, rng.fork(name)), self.layer)
+                cost = cost + passes(batch) + self._search_cost(batch)
             weighted, more = self._triplet(batch, adversarial, near, negative, name)
             total, parts = total + weighted, parts | more
-        return Terms(total, parts)
+        return Terms(total, parts, cost)
+
+    def _search_cost(self, batch: Batch) -> Cost:
+        """Anchors and pool are embedded once more to find the nearest; a random negative needs no look."""
+        pool = 0 if batch.pool is None else len(batch.pool)
+        return Cost(len(batch) + pool) if self.negative == "nearest" else Cost()
 
     def _noisy(self, attack: Attack, batch: Batch, rng: Rng) -> Batch:
         """The batch with noise on its positives and its pool, where the paper has it."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from holdfast.contracts import Attack, Method
 from holdfast.geometry import Threat
 from holdfast.run import find
-from holdfast.run.build import Table, build, build_attack, build_method, build_threat, table_of
+from holdfast.run.build import Table, build, build_attack, build_method, build_threat, scalar, table_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
 
@@ -74,6 +74,7 @@ class TrainPlan:
     batch: int = 50
     optimizer: OptimizerPlan = OptimizerPlan()
     schedule: SchedulePlan = SchedulePlan()
+    select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
     init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
     validate_samples: int = 1000
     save_every: int = 500  # steps between checkpoints; each epoch ends with one anyway
@@ -94,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class TransferPlan:
-    """A transfer attack: crafted on another model of the study (``"self"``: the same method trained with another seed)."""
+    """An attack crafted on another model of the study; ``"self"`` is the same method trained with another seed."""
 
     attack: Attack
     source: str = "self"
@@ -105,11 +106,16 @@ class EvaluatePlan:
     """What the evaluation does: how many test samples (None: all), and where the accuracy-vs-eps curve is measured."""
 
     samples: int | None = None
+    weights: Literal["best", "last"] = "best"
     seed: int = 0
-    shard: int = 1000
+    shard: int = 1000  # samples between two saved parts
     curve: str | None = None  # the attack that measures the curve
     eps: tuple[float, ...] = ()
     strip: str | None = None  # the attack whose images are shown
+
+    def __post_init__(self) -> None:
+        if self.shard < 1 or (self.samples is not None and self.samples < 1):
+            raise ValueError(f"shard is {self.shard} and samples {self.samples} but both must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +133,7 @@ class Recipe:
     validate: Attack
     attacks: Mapping[str, Attack | TransferPlan]
     evaluate: EvaluatePlan
+    threads: int | None = None  # cores torch may use; small models are faster on one
 
     def table(self) -> dict[str, Any]:
         """The resolved recipe, every default written out; :func:`read` takes it back."""
@@ -157,7 +164,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 def read(table: Table, where: str = "recipe") -> Recipe:
     """A recipe from its table."""
     known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
-    known |= {"methods", "validate", "attacks", "evaluate"}
+    known |= {"methods", "validate", "attacks", "evaluate", "threads"}
     for key in table:
         if key not in known:
             raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
@@ -178,6 +185,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         validate=build_attack(table.get("validate", {"name": "pgd", "steps": 10}), "validate", threat),
         attacks=attacks,
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
+        threads=scalar(int | None, table.get("threads"), "threads"),
     )
     _check_references(recipe)
     return recipe

@@ -2,7 +2,7 @@
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
@@ -41,7 +41,7 @@ def name_of(value: object) -> str:
     return type(value).__module__.rpartition(".")[2]
 
 
-def losses() -> dict[str, Callable[..., object]]:
+def losses() -> Mapping[str, Callable[..., object]]:
     """Every per-sample loss by its name: the functions whose first arguments are (out, rows)."""
     found = {}
     for info in pkgutil.iter_modules(holdfast.losses.__path__):

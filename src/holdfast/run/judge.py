@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Cost, Rows
+from holdfast.contracts import Attack, Rows
 from holdfast.data import Split
 from holdfast.geometry import Threat
 from holdfast.models.crafting import frozen
@@ -30,7 +30,7 @@ class Verdict:
 def predict(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
     """(b,) predicted classes in float32 and eval mode; -1 where the logits are not finite."""
     with _float32(), frozen(model, rng) as view:
-        parts = [_decide(view(part.float())) for part in x.split(CHUNK)]
+        parts = [_decide(view(part.float())) for part in torch.split(x, CHUNK)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
@@ -61,17 +61,6 @@ def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat,
     label = predict(model, torch.where(inside.reshape(-1, *[1] * (x.ndim - 1)), x_adv, x), rng)
     distance = threat.norm.length(x_adv.double().cpu() - x.double().cpu()).to(x.device)
     return Verdict(inside & (label != y), torch.where(inside, distance, torch.nan), label, inside)
-
-
-class Meter:
-    """Adds up what an attack's ``watch`` reports."""
-
-    def __init__(self) -> None:
-        self.cost = Cost()
-
-    def __call__(self, rows: Rows, x_adv: Tensor, loss: Tensor, cost: Cost) -> None:
-        """Called by the attack at every evaluation of the model."""
-        self.cost = self.cost + cost
 
 
 def accuracy(model: nn.Module, split: Split, attack: Attack, device: torch.device, rng: Rng) -> tuple[float, float]:

@@ -1,18 +1,17 @@
 """The training loop: flat and visible, and the same bits however often it is interrupted."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Terms
+from holdfast.contracts import Attack, Cost, Terms
 from holdfast.data import DataSet, Split
 from holdfast.report.atomic import write_text
 from holdfast.rng import Rng
@@ -44,9 +43,9 @@ class Job:
     def table(self, data: DataSet) -> dict[str, Any]:
         """What identifies the job: a folder that holds another one is not continued."""
         start = None if self.init_from is None else checkpoint.digest(checkpoint.read(self.init_from)[0])
-        method = {k: v for k, v in table_of(self.entry).items()}
         plan = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
-        return method | plan | {"data": data.digest, "init_from": start}
+        plan |= {"data": data.digest, "init_from": start}
+        return plan | cast(dict[str, Any], table_of(self.entry))
 
 
 Tick = Callable[[int, int, str], None]
@@ -57,6 +56,8 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
     plan, method = job.entry.train, job.entry.method
     _claim(job, data)
+    if job.done:
+        return
     rng = Rng(job.seed)
     net = build_model(job.model, data.shape, len(data.classes), job.seed)
     if job.init_from is not None:
@@ -83,6 +84,7 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
             fabric.backward(terms.total)
             optimizer.step()
             run.step += 1
+            run.cost = run.cost + terms.cost
             if run.step % max(1, steps // LOGS_PER_EPOCH) == 0:
                 run.log("train", epoch + 1, {"loss": terms.total, **terms.parts})
             if run.step % steps == 0:
@@ -100,6 +102,7 @@ class _Run:
     def __init__(self, job: Job, net: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches) -> None:
         self.job, self.net, self.optimizer, self.batches = job, net, optimizer, batches
         self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
+        self.cost = Cost()
         self.lines: list[str] = []
         torch.manual_seed(Rng(job.seed).fork("torch").seed)  # for models that draw from torch's own generator
 
@@ -116,7 +119,7 @@ class _Run:
             _set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
             self.best, self.best_epoch, self.words = facts["best"], facts["best_epoch"], facts["words"]
-            self.lines = facts["lines"]
+            self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:
@@ -128,11 +131,14 @@ class _Run:
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
         tensors |= checkpoint.prefixed("generator", _generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
+        facts["cost"] = asdict(self.cost)
         checkpoint.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
         """One line of the log."""
-        row = {"step": self.step, "epoch": epoch, "split": split} | {k: torch.as_tensor(v).item() for k, v in scalars.items()}
+        row = {"step": self.step, "epoch": epoch, "split": split} | {
+            k: torch.as_tensor(v).item() for k, v in scalars.items()
+        }
         self.lines.append(json.dumps(row) + "\n")
         with (self.job.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(self.lines[-1])
@@ -143,8 +149,9 @@ class _Run:
         clean, robust = accuracy(model, some, self.job.validate, device, Rng(self.job.seed).fork("validate"))
         self.log("valid", epoch, {"clean": clean, "robust": robust})
         self.words = f"epoch {epoch}: validation {clean:.1%} clean, {robust:.1%} under attack"
-        if robust > self.best:
-            self.best, self.best_epoch = robust, epoch
+        reached = robust if self.job.entry.train.select == "robust" else clean
+        if reached > self.best:
+            self.best, self.best_epoch = reached, epoch
             facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(some)}
             checkpoint.write(self.job.folder / "best.safetensors", self.net.state_dict(), facts)
 
@@ -153,7 +160,9 @@ class _Run:
         folder, epochs = self.job.folder, self.job.entry.train.epochs
         checkpoint.write(folder / "last.safetensors", self.net.state_dict(), {"epoch": epochs})
         facts = {"steps": self.step, "epochs": epochs, "best_epoch": self.best_epoch, "best": self.best}
-        write_text(folder / "trained.json", json.dumps(facts | {"seconds": self.seconds}, indent=1) + "\n")
+        write_text(
+            folder / "trained.json", json.dumps(facts | {"seconds": self.seconds} | asdict(self.cost), indent=1) + "\n"
+        )
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
 
@@ -189,8 +198,3 @@ def _set_generators(states: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
         torch.cuda.set_rng_state_all([state for name, state in states.items() if name.startswith("cuda")])
-
-
-def threads() -> int:
-    """How many cores torch uses here: the same bits need the same number."""
-    return torch.get_num_threads() or os.cpu_count() or 1

@@ -1,0 +1,236 @@
+"""The command line. Every command takes a recipe: a name from `holdfast list recipes` or the path of a .toml file."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from click import ClickException
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.run import config, find, toml
+from holdfast.run.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.run.study import Workshop
+
+BAD_INPUT, FAILED, STOPPED = 2, 1, 130
+
+app = typer.Typer(
+    help="Train classifiers whose representation holds still under attack, and show honestly whether it does.\n\n"
+    "Start with `holdfast run quickstart`. Every command takes a RECIPE: a name from `holdfast list recipes` or the "
+    "path of a .toml file; `holdfast show RECIPE` prints it with every default written out and --set changes it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted (run again to go on).",
+)
+
+Recipe = Annotated[str, typer.Argument(help="A recipe name (`holdfast list recipes`) or the path of a .toml file.")]
+Changes = Annotated[
+    list[str], typer.Option("--set", help="Change a recipe key, e.g. --set train.epochs=3 --set threat.eps=8/255.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for results; default runs/<recipe name>.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of data files; default: the variable HOLDFAST_DATA.")
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]
+
+
+@app.callback()
+def _main(
+    show: Annotated[bool, typer.Option("--traceback", help="Show where an error came from, for bug reports.")] = False,
+) -> None:
+    os.environ["HOLDFAST_TRACEBACK"] = "1" if show else os.environ.get("HOLDFAST_TRACEBACK", "")
+
+
+def _workshop(
+    recipe: config.Recipe, out: Path | None, data_dir: Path | None, device: str, progress: Progress
+) -> "Workshop":
+    from holdfast.run.study import Workshop  # imports the training engine; --help must not wait for it
+
+    return Workshop.open(recipe, _out(recipe, out), data_dir, device, progress.tell)
+
+
+def _out(recipe: config.Recipe, out: Path | None) -> Path:
+    return Path("runs") / recipe.name if out is None else out
+
+
+@app.command()
+def run(
+    recipe: Recipe,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Train what is missing, evaluate, and write the report; run again to go on where it stopped."""
+    from holdfast.run.study import report as write_report
+
+    plan = config.load(recipe, changes)
+    with Progress() as progress:
+        shop = _workshop(plan, out, data_dir, device, progress)
+        for method, seed in shop.chosen(None, None):
+            shop.train(method, seed)
+        for method, seed in shop.chosen(None, None):
+            shop.evaluate(method, seed)
+    _print_table(plan, shop.out)
+    print(f"report: {write_report(plan, shop.out)}")
+
+
+@app.command()
+def train(
+    recipe: Recipe,
+    method: Method = None,
+    seed: Seed = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Train the models of a recipe; a stopped run goes on and ends with the same bits."""
+    plan = config.load(recipe, changes)
+    with Progress() as progress:
+        shop = _workshop(plan, out, data_dir, device, progress)
+        for name, number in shop.chosen(method, seed):
+            shop.train(name, number)
+    print(f"weights: {shop.out}")
+
+
+@app.command()
+def evaluate(
+    recipe: Recipe,
+    method: Method = None,
+    seed: Seed = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Attack trained models and write records; attacks and samples already done are not repeated."""
+    plan = config.load(recipe, changes)
+    with Progress() as progress:
+        shop = _workshop(plan, out, data_dir, device, progress)
+        for name, number in shop.chosen(method, seed):
+            shop.evaluate(name, number)
+    _print_table(plan, shop.out)
+    print(f"records: {shop.out}")
+
+
+@app.command()
+def attack(
+    recipe: Recipe,
+    method: Annotated[str, typer.Argument(help="The method of the recipe whose model is attacked.")],
+    name: Annotated[str, typer.Argument(metavar="ATTACK", help="An attack of the recipe.")],
+    save: Annotated[Path, typer.Option("--save", help="The .npz file for the adversarial examples.")],
+    seed: Annotated[int | None, typer.Option("--seed", help="Which seed's model; default the recipe's first.")] = None,
+    levels: Annotated[
+        int | None,
+        typer.Option("--round", help="Round to multiples of 1/LEVELS (255: as image files do), judge again."),
+    ] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Save adversarial examples of a trained model: x, x_adv, y, label, fooled, distance as one .npz file."""
+    from holdfast.run.examples import save_examples
+
+    plan = config.load(recipe, changes)
+    if name not in plan.attacks:
+        raise ValueError(find.unknown(f"attack {name!r}", name, plan.attacks))
+    if levels is not None and levels < 1:
+        raise ValueError(f"--round is {levels} but needs at least one level; 255 rounds as image files do")
+    with Progress() as progress:
+        shop = _workshop(plan, out, data_dir, device, progress)
+        ((_, number),) = shop.chosen(method, plan.seeds[0] if seed is None else seed)
+        said = save_examples(shop, method, number, name, levels, save)
+    print(said)
+
+
+@app.command()
+def report(recipe: Recipe, out: Out = None, changes: Changes = []) -> None:  # noqa: B006
+    """Write the page again from the records; no model is touched."""
+    from holdfast.run.study import report as write_report
+
+    plan = config.load(recipe, changes)
+    print(f"report: {write_report(plan, _out(plan, out))}")
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="attacks, methods, models, data or recipes.")],
+) -> None:
+    """What recipes can name, with a sentence on each."""
+    kinds: dict[str, Callable[[], list[tuple[str, str]]]] = {
+        "attacks": lambda: _classes("attack"),
+        "methods": lambda: _classes("method"),
+        "models": lambda: _classes("encoder"),
+        "data": _data,
+        "recipes": lambda: [(name, config.load(name).description) for name in config.names()],
+    }
+    if kind not in kinds:
+        raise ValueError(find.unknown(f"kind {kind!r}", kind, kinds))
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, words in kinds[kind]():
+        table.add_row(f"[bold]{escape(name)}[/bold]", escape(words))
+    Console().print(table)
+
+
+@app.command()
+def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
+    """Print a recipe with every default written out; the output is a recipe itself."""
+    print(toml.dumps(config.load(recipe, changes).table()), end="")
+
+
+def _classes(kind: str) -> list[tuple[str, str]]:
+    found = [(name, find.member(kind, name).__doc__ or "") for name in find.names(kind)]
+    return [(name, doc.strip().splitlines()[0]) for name, doc in found]
+
+
+def _data() -> list[tuple[str, str]]:
+    from holdfast import data
+
+    return [(name, data.about(name)) for name in data.names()]
+
+
+def _print_table(plan: config.Recipe, out: Path) -> None:
+    from holdfast.report.text import text_table
+    from holdfast.run.study import finished, study_of
+
+    print(text_table(study_of(plan, finished(plan, out))))
+
+
+def main() -> None:
+    """Run the command line; an error is one sentence and an exit code scripts can trust."""
+    try:
+        app(standalone_mode=False)
+    except ClickException as error:
+        error.show()
+        sys.exit(BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("stopped; run the same command again to go on")
+        sys.exit(STOPPED)
+    except (ValueError, KeyError, FileNotFoundError) as error:
+        _fail(error, BAD_INPUT)
+    except (OSError, FloatingPointError, RuntimeError, MemoryError) as error:
+        _fail(error, FAILED)
+
+
+def _fail(error: Exception, code: int) -> None:
+    if os.environ.get("HOLDFAST_TRACEBACK"):
+        traceback.print_exception(error)
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error
+    _say(" ".join(str(said).split()) or type(error).__name__)
+    sys.exit(code)
+
+
+def _say(sentence: str) -> None:
+    print(f"holdfast: {sentence}", file=sys.stderr)

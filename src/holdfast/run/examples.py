@@ -1,0 +1,48 @@
+"""Adversarial examples for other tools."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from holdfast.contracts import Rows
+from holdfast.report.atomic import write_bytes
+from holdfast.report.summary import Share
+from holdfast.report.text import share_text
+from holdfast.rng import Rng
+from holdfast.run.evaluate import rounded
+from holdfast.run.judge import judge
+from holdfast.run.study import Workshop
+
+
+def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
+    """Attack the test samples of a recipe, judge what comes out (after rounding, if asked), save it; says what held."""
+    plan, device = shop.recipe.evaluate, shop.fabric.device
+    split = shop.data.test if plan.samples is None else shop.data.test.take(torch.arange(plan.samples))
+    model, _ = shop.model(method, seed)
+    chosen = shop.attacks(method, seed)[attack][0]
+    rng, parts = Rng(plan.seed).fork("evaluate"), []
+    shards = torch.split(torch.arange(len(split)), plan.shard)
+    for number, which in enumerate(shards):
+        batch = split.batch(which, device)
+        x_adv = chosen(model, batch.x, Rows(batch.y, batch.index), rng=rng)
+        if levels is not None:
+            x_adv = rounded(x_adv, levels)
+        verdict = judge(model, batch.x, x_adv, batch.y, chosen.threat, rng.fork("judge"))
+        columns = {"x": batch.x, "x_adv": x_adv, "y": batch.y, "index": batch.index, "label": verdict.label}
+        columns |= {"fooled": verdict.fooled, "distance": verdict.distance, "inside": verdict.inside}
+        parts.append({name: value.cpu().numpy() for name, value in columns.items()})
+        shop.progress(f"attack {method} with {attack}", number + 1, len(shards), "")
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    with io.BytesIO() as file:
+        np.savez_compressed(file, allow_pickle=False, **joined)
+        write_bytes(path, file.getvalue())
+    held = share_text(Share.of(joined["label"] == joined["y"]))
+    outside = int((~joined["inside"]).sum())
+    said = f"{held} of {len(split)} are still classified right"
+    if outside:
+        said += f"; {outside} points lie outside the threat and count as not fooled" + (
+            " (rounding moved them: an eps that is a multiple of 1/levels avoids this)" if levels else ""
+        )
+    return f"{said}\nsaved: {path}"

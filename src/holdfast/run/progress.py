@@ -1,0 +1,47 @@
+"""A progress bar where there is a terminal; one line per finished piece where there is none."""
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+
+class Progress:
+    """Shows what is being done; used as a context."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[words]}"),
+            console=console,
+            disable=not self._live,
+        )
+        self._tasks: dict[str, int] = {}
+
+    def tell(self, what: str, done: int, total: int, words: str) -> None:
+        """Note that ``done`` of ``total`` pieces of ``what`` are finished."""
+        if not self._live:
+            if done == total:
+                print(f"{what}: done" + (f" ({words})" if words else ""), file=sys.stderr, flush=True)
+            return
+        if what not in self._tasks:
+            self._tasks[what] = int(self._bars.add_task(what, total=total, words=""))
+        self._bars.update(self._tasks[what], completed=done, words=words)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()

@@ -1,0 +1,204 @@
+"""A whole study: train what is missing, evaluate, report."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from holdfast.attacks.transfer import Transfer
+from holdfast.contracts import Attack
+from holdfast.data import DataSet
+from holdfast.report.html import write_page
+from holdfast.report.records import Records
+from holdfast.report.study import Run, Study
+from holdfast.run import checkpoint, find, toml
+from holdfast.run.assemble import build_model, load_data
+from holdfast.run.build import table_of
+from holdfast.run.config import Recipe, TransferPlan
+from holdfast.run.evaluate import Subject, evaluate, trials
+from holdfast.run.train import Job, train
+
+Progress = Callable[[str, int, int, str], None]
+"""Told (what is being done, done, in all, a few words)."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A recipe with the places it works in: where results go, where data lie, and the device."""
+
+    recipe: Recipe
+    out: Path
+    data: DataSet
+    fabric: Fabric
+    progress: Progress
+
+    @staticmethod
+    def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Workshop":
+        """Load the data and pick the device."""
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        fabric = Fabric(accelerator=device, devices=1)
+        return Workshop(recipe, out, load_data(recipe.data, data_dir), fabric, progress)
+
+    def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
+        """The models meant: all of the recipe, or one method, or one seed."""
+        if method is not None and method not in self.recipe.methods:
+            raise ValueError(find.unknown(f"method {method!r}", method, self.recipe.methods))
+        if seed is not None and seed not in self.recipe.seeds:
+            known = ", ".join(map(str, self.recipe.seeds))
+            raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")
+        methods = [name for name in self.recipe.methods if method in (None, name)]
+        return [(name, s) for name in methods for s in self.recipe.seeds if seed in (None, s)]
+
+    def job(self, method: str, seed: int) -> Job:
+        """The training job of one model."""
+        entry, folder = self.recipe.methods[method], self.folder(method, seed)
+        start = entry.train.init_from
+        if start is None:
+            path = None
+        elif start in self.recipe.methods:
+            path = self.folder(start, seed) / "best.safetensors"
+        else:
+            path = Path(start)
+        return Job(
+            entry=entry,
+            model=self.recipe.model,
+            validate=self.recipe.validate,
+            seed=seed,
+            folder=folder,
+            init_from=path,
+        )
+
+    def folder(self, method: str, seed: int) -> Path:
+        """Where a model lives."""
+        return self.out / method / f"seed-{seed}"
+
+    def train(self, method: str, seed: int) -> None:
+        """Train one model unless it is there; a model it starts from is trained first."""
+        job = self.job(method, seed)
+        start = self.recipe.methods[method].train.init_from
+        if start is not None and start in self.recipe.methods:
+            self.train(start, seed)
+        words = f"train {method}, seed {seed}"
+        train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))
+
+    def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
+        """A trained model and the digest of its weights."""
+        path = self.folder(method, seed) / f"{self.recipe.evaluate.weights}.safetensors"
+        tensors, _ = checkpoint.read(path)
+        model = build_model(self.recipe.model, self.data.shape, len(self.data.classes), seed)
+        checkpoint.load_weights(model, tensors, path)
+        return self.fabric.to_device(model).eval(), checkpoint.digest(tensors)
+
+    def attacks(self, method: str, seed: int) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
+        """The attacks of the recipe for one model, with the settings that go into its records."""
+        found: dict[str, tuple[Attack, Mapping[str, Any]]] = {}
+        for name, plan in self.recipe.attacks.items():
+            settings = table_of(plan)
+            if isinstance(plan, TransferPlan):
+                other = self.recipe.seeds[(self.recipe.seeds.index(seed) + 1) % len(self.recipe.seeds)]
+                source, digest = self.model(method if plan.source == "self" else plan.source, other)
+                found[name] = Transfer(source=source, attack=plan.attack), {**settings, "weights": digest}
+            else:
+                found[name] = plan, settings
+        return found
+
+    def evaluate(self, method: str, seed: int) -> Records:
+        """Records of one model under the attacks of the recipe."""
+        plan, test = self.recipe.evaluate, self.data.test
+        split = test if plan.samples is None else test.take(torch.arange(min(plan.samples, len(test))))
+        model, digest = self.model(method, seed)
+        facts = self._facts(method, seed, digest)
+        subject = Subject(model=model, digest=digest, folder=self.folder(method, seed), facts=facts)
+        todo = trials(self.attacks(method, seed), plan.curve, plan.eps, plan.strip)
+        words = f"attack {method}, seed {seed}"
+        return evaluate(
+            subject,
+            split,
+            todo,
+            seed=plan.seed,
+            shard=plan.shard,
+            device=self.fabric.device,
+            tick=lambda done, total, said: self.progress(words, done, total, said),
+        )
+
+    def _facts(self, method: str, seed: int, digest: str) -> dict[str, Any]:
+        trained = json.loads((self.folder(method, seed) / "trained.json").read_text(encoding="utf-8"))
+        return {
+            "model": method,
+            "method": find.name_of(self.recipe.methods[method].method),
+            "seed": seed,
+            "data": {"name": self.data.name, "digest": self.data.digest},
+            "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
+            "recipe": json.loads(json.dumps(self.recipe.table()).replace("Infinity", '"inf"')),
+            "training": trained,
+            "versions": versions(),
+            "commit": commit(),
+        }
+
+
+def finished(recipe: Recipe, out: Path) -> list[Run]:
+    """The models of a recipe that have records under a folder."""
+    runs = []
+    for method, entry in recipe.methods.items():
+        for seed in recipe.seeds:
+            folder = out / method / f"seed-{seed}"
+            if (folder / "records" / "facts.json").is_file():
+                lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+                metrics = [json.loads(line) for line in lines]
+                records, kind = Records.load(folder / "records"), find.name_of(entry.method)
+                runs.append(Run(name=method, method=kind, seed=seed, records=records, metrics=metrics))
+    if not runs:
+        raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
+    return runs
+
+
+def report(recipe: Recipe, out: Path) -> Path:
+    """Write the page from the records under a folder; no model is touched."""
+    path = out / "report.html"
+    write_page(path, study_of(recipe, finished(recipe, out)))
+    return path
+
+
+def study_of(recipe: Recipe, runs: list[Run]) -> Study:
+    """The runs of a recipe as one study."""
+    return Study(
+        name=recipe.name,
+        title=recipe.title,
+        description=recipe.description,
+        runs=runs,
+        norm=recipe.threat.norm.name,
+        eps=recipe.threat.eps,
+        threat=str(recipe.threat),
+        recipe=toml.dumps(recipe.table()),
+        versions=runs[0].records.facts.get("versions", {}) | {"commit": str(runs[0].records.facts.get("commit"))},
+    )
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    packages = ("holdfast", "torch", "numpy", "scikit-learn", "lightning-fabric")
+    machine = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    return machine | {name: version(name) for name in packages} | {"threads": str(torch.get_num_threads())}
+
+
+def commit() -> str | None:
+    """The commit of holdfast's own source, where it runs from a checkout."""
+    here = Path(__file__).resolve().parents[3]
+    if not (here / ".git").exists():
+        return None
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip()
