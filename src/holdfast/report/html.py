@@ -19,7 +19,7 @@ from holdfast.report.atomic import write_text
 from holdfast.report.figures import Plot, accuracy_plot, cost_plots, marks, mean_spend, stage_marks, training_plots
 from holdfast.report.images import strips
 from holdfast.report.study import Study
-from holdfast.report.table import eps_text, main_table, other_table
+from holdfast.report.table import WORST, eps_text, main_table, other_table
 
 
 def write_page(path: Path, study: Study) -> None:
@@ -43,6 +43,7 @@ def _numbers(study: Study) -> dict[str, Any]:
         "headline": text.headline(study),
         "warnings": text.warnings(study),
         "table": main_table(study),
+        "worst": WORST,
         "other": other_table(study),
         "pairs": pairs,
         "refusal": refusal,

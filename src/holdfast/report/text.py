@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.report.study import Run, Study
 from holdfast.report.summary import Comparison, Share, compare
-from holdfast.report.table import Cell, Row, Table, eps_text, main_table, other_table
+from holdfast.report.table import WORST, Cell, Row, Table, eps_text, main_table, other_table
 
 
 def percent(value: float) -> str:
@@ -97,7 +97,7 @@ def text_table(study: Study) -> str:
 
 
 def _mean(row: Row) -> float:
-    found = row.cells[-1].spread
+    found = row.cells[WORST].spread
     return found.mean if found else -1.0
 
 
@@ -112,7 +112,7 @@ def _who_holds(study: Study, rows: Sequence[Row]) -> str:
 
 
 def _holds(row: Row) -> str:
-    cell = row.cells[-1]
+    cell = row.cells[WORST]
     if cell.spread is None:
         return "nothing that was measured"
     seeds = seeds_text(cell.spread.n)
