@@ -156,11 +156,21 @@ def attack(
 
 
 @app.command()
-def report(recipe: Recipe, out: Out = None, changes: Changes = []) -> None:  # noqa: B006
+def report(
+    recipe: Recipe,
+    out: Out = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="Also write the numbers to this file, as text for documentation.")
+    ] = None,
+    changes: Changes = [],  # noqa: B006
+) -> None:
     """Write the page again from the records; no model is touched."""
+    from holdfast.run.markdown import write_markdown
     from holdfast.run.study import report as write_report
 
     plan = config.load(recipe, changes)
+    if markdown is not None:
+        write_markdown(plan, _out(plan, out), changes, markdown)
     print(f"report: {write_report(plan, _out(plan, out))}")
 
 

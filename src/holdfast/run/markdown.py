@@ -1,0 +1,37 @@
+"""The numbers of a study as Markdown, for documentation: generated, never typed."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.report.atomic import write_text
+from holdfast.report.study import Run
+from holdfast.report.text import text_table
+from holdfast.run.config import Recipe
+from holdfast.run.study import finished, study_of
+
+
+def write_markdown(recipe: Recipe, out: Path, changes: Sequence[str], path: Path) -> None:
+    """Write the numbers of a study and the commands that make them."""
+    runs = finished(recipe, out)
+    call = recipe.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
+    versions = runs[0].records.facts["versions"].items()
+    parts = [
+        f"# {recipe.title}",
+        recipe.description,
+        f"Made by `holdfast run {call}`, written by `holdfast report {call} --markdown FILE`.",
+        text_table(study_of(recipe, runs)).strip(),
+        _training(runs),
+        "Versions: " + ", ".join(f"{name} {value}" for name, value in versions) + ".",
+    ]
+    write_text(path, "\n\n".join(parts) + "\n")
+
+
+def _training(runs: Sequence[Run]) -> str:
+    lines = ["| Method | Seed | Training seconds | Forwards | Backwards | Epochs | Best epoch |", "|" + " --- |" * 7]
+    for run in runs:
+        told = run.records.facts["training"]
+        cells = [run.name, run.seed, round(told["seconds"])]
+        cells += [told[name] for name in ("forwards", "backwards", "epochs", "best_epoch")]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
