@@ -65,14 +65,26 @@ def convert(hint: Any, value: Any, where: str, threat: Threat | None) -> Any:
 
 def scalar(hint: Any, value: Any, where: str) -> Any:
     """A number, text, choice or list, checked by pydantic; fractions count as numbers."""
-    if isinstance(value, str) and float in (hint, *typing.get_args(hint)) and _FRACTION.fullmatch(value):
-        above, _, below = value.partition("/")
-        value = float(above) / float(below)
+    value = _divided(value) if _takes_float(hint) else value
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         said = error.errors()[0]["msg"]
         raise ValueError(f"{where} is {value!r}: {said[0].lower()}{said[1:]}") from None
+
+
+def _takes_float(hint: Any) -> bool:
+    return hint is float or any(_takes_float(inner) for inner in typing.get_args(hint))
+
+
+def _divided(value: Any) -> Any:
+    """Fractions such as "8/255", alone or in lists, as numbers; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return [_divided(item) for item in value]
+    if not (isinstance(value, str) and _FRACTION.fullmatch(value)):
+        return value
+    above, _, below = value.partition("/")
+    return float(above) / float(below)
 
 
 def build_threat(value: Any, where: str) -> Threat:
