@@ -55,5 +55,7 @@ def losses() -> Mapping[str, Callable[..., object]]:
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
     """One sentence about a name that does not exist, naming the nearest that does."""
     known = sorted(known)
-    near = get_close_matches(given, known, n=1, cutoff=0.5)
-    return f"unknown {what}; " + (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(known)}"
+    alike = {name.lower(): name for name in known}
+    near = get_close_matches(given.lower(), alike, n=1, cutoff=0.5)
+    hint = f"did you mean {alike[near[0]]!r}? " if near else ""
+    return f"unknown {what}; {hint}known: {', '.join(known) or 'none'}"
