@@ -23,7 +23,11 @@ def _lines(table: Mapping[str, Any], path: str) -> list[str]:
 
 def _key(key: str) -> str:
     bare = key.replace("-", "").replace("_", "")
-    return key if bare.isascii() and bare.isalnum() else json.dumps(key, ensure_ascii=False)
+    return key if bare.isascii() and bare.isalnum() else _text(key)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML, unlike JSON, wants this one escaped
 
 
 def _value(value: Any) -> str:
@@ -33,4 +37,4 @@ def _value(value: Any) -> str:
         return f"[{', '.join(_value(item) for item in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return _text(value) if isinstance(value, str) else repr(value)
