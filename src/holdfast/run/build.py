@@ -26,8 +26,7 @@ _FRACTION = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*/\s*0*[1-9]\d*\s*")
 
 def build(cls: type, table: Table, where: str, given: Table | None = None) -> Any:
     """An instance of a dataclass from a table; ``given`` holds values for fields the table leaves out."""
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table of settings but is {table!r}")
+    table = section(table, where)
     hints = typing.get_type_hints(cls)
     known = [f.name for f in fields(cls) if f.init]
     threat = (given or {}).get("threat")
@@ -44,6 +43,13 @@ def build(cls: type, table: Table, where: str, given: Table | None = None) -> An
         return cls(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def section(value: Any, where: str) -> dict[str, Any]:
+    """A table of settings; anything else in its place is refused."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be a table of settings but is {value!r}")
+    return dict(value)
 
 
 def convert(hint: Any, value: Any, where: str, threat: Threat | None) -> Any:
@@ -65,7 +71,9 @@ def convert(hint: Any, value: Any, where: str, threat: Threat | None) -> Any:
 
 def scalar(hint: Any, value: Any, where: str) -> Any:
     """A number, text, choice or list, checked by pydantic; fractions count as numbers."""
-    value = _divided(value) if _takes_float(hint) else value
+    value = _divided(value) if _takes(float, hint) else value
+    if isinstance(value, bool) and not _takes(bool, hint):  # pydantic would count true as 1
+        raise ValueError(f"{where} is {str(value).lower()}: a switch cannot stand here")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
@@ -73,8 +81,8 @@ def scalar(hint: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where} is {value!r}: {said[0].lower()}{said[1:]}") from None
 
 
-def _takes_float(hint: Any) -> bool:
-    return hint is float or any(_takes_float(inner) for inner in typing.get_args(hint))
+def _takes(kind: type, hint: Any) -> bool:
+    return hint is kind or any(_takes(kind, inner) for inner in typing.get_args(hint))
 
 
 def _divided(value: Any) -> Any:
@@ -102,8 +110,8 @@ def build_threat(value: Any, where: str) -> Threat:
 
 def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
     """An attack from a table with its name; ``eps`` alone changes the radius of the recipe's threat."""
-    table = {"name": value} if isinstance(value, str) else dict(value)
-    cls = find.member("attack", str(table.pop("name", where.rpartition(".")[2])))
+    table = section({"name": value} if isinstance(value, str) else value, where)
+    cls = _member("attack", table, where)
     if "eps" in table and threat is not None:
         table["threat"] = {"norm": threat.norm.name, "eps": table.pop("eps"), "low": threat.low, "high": threat.high}
     return cast(Attack, build(cls, table, where, {} if threat is None else {"threat": threat}))
@@ -111,14 +119,22 @@ def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
 
 def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Method:
     """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
-    table = dict(table)
-    cls = find.member("method", str(table.pop("name", where.rpartition(".")[2])))
+    table = section(table, where)
+    cls = _member("method", table, where)
     return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
+
+
+def _member(kind: str, table: dict[str, Any], where: str) -> type:
+    name = table.pop("name", where.rpartition(".")[2])
+    try:
+        return find.member(kind, str(name))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def build_loss(value: Any, where: str) -> Loss:
     """A loss from its name, or from a table with its name and its settings."""
-    table = {"name": value} if isinstance(value, str) else dict(value)
+    table = section({"name": value} if isinstance(value, str) else value, where)
     name, known = str(table.pop("name", "")), find.losses()
     if name not in known:
         raise ValueError(find.unknown(f"loss {name!r} in {where}", name, known))
