@@ -111,7 +111,7 @@ def build_threat(value: Any, where: str) -> Threat:
 def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
     """An attack from a table with its name; ``eps`` alone changes the radius of the recipe's threat."""
     table = section({"name": value} if isinstance(value, str) else value, where)
-    cls = _member("attack", table, where)
+    cls = member("attack", table.pop("name", where.rpartition(".")[2]), where)
     if "eps" in table and threat is not None:
         table["threat"] = {"norm": threat.norm.name, "eps": table.pop("eps"), "low": threat.low, "high": threat.high}
     return cast(Attack, build(cls, table, where, {} if threat is None else {"threat": threat}))
@@ -120,12 +120,12 @@ def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
 def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Method:
     """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
     table = section(table, where)
-    cls = _member("method", table, where)
+    cls = member("method", table.pop("name", where.rpartition(".")[2]), where)
     return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
 
 
-def _member(kind: str, table: dict[str, Any], where: str) -> type:
-    name = table.pop("name", where.rpartition(".")[2])
+def member(kind: str, name: Any, where: str) -> type:
+    """The class of this name; an unknown one is refused with the place where it stands."""
     try:
         return find.member(kind, str(name))
     except ValueError as error:

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from math import cos, pi
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from holdfast.contracts import Attack, Method
 from holdfast.geometry import Threat
 from holdfast.run import find
-from holdfast.run.build import Table, build, build_attack, build_method, build_threat, scalar, table_of
+from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
 
@@ -182,7 +182,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         model=build(ModelPlan, table["model"], "model"),
         threat=threat,
         methods={name: _entry(table, name, value, threat) for name, value in _named(table["methods"], "methods")},
-        validate=build_attack(table.get("validate", {"name": "pgd", "steps": 10}), "validate", threat),
+        validate=build_attack(_validating(table.get("validate", {})), "validate", threat),
         attacks=attacks,
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
         threads=scalar(int | None, table.get("threads"), "threads"),
@@ -193,13 +193,20 @@ def read(table: Table, where: str = "recipe") -> Recipe:
 
 def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     where = f"methods.{name}"
-    craft = {"name": "pgd", "keep": "last", **recipe.get("craft", {})}
+    craft = build_attack(_crafting(recipe.get("craft", {}), "craft"), "craft", threat)
     own = {key: value for key, value in table.items() if key != "train"}
-    if isinstance(own.get("attack"), Mapping):
-        own["attack"] = {"keep": "last", **own["attack"]}
-    method = build_method({"name": name, **own}, where, threat, build_attack(craft, "craft", threat))
+    if "attack" in own:
+        own["attack"] = _crafting(own["attack"], f"{where}.attack")
+    method = build_method({"name": name, **own}, where, threat, craft)
     plan = _merge(recipe.get("train", {}), table.get("train", {}))
     return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"))
+
+
+def _crafting(value: Any, where: str) -> dict[str, Any]:
+    """An attack for training or transfer: PGD unless another is named, and its last iterate where there is a choice."""
+    table = {"name": "pgd", **section({"name": value} if isinstance(value, str) else value, where)}
+    choices = [field.name for field in fields(member("attack", table["name"], where))]
+    return {"keep": "last", **table} if "keep" in choices else table
 
 
 def _attack(value: Any, where: str, threat: Threat) -> Attack | TransferPlan:
@@ -207,8 +214,12 @@ def _attack(value: Any, where: str, threat: Threat) -> Attack | TransferPlan:
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
-    table["attack"] = {"name": "pgd", "keep": "last", **table.get("attack", {})}
+    table["attack"] = _crafting(table.get("attack", {}), f"{where}.attack")
     return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
+
+
+def _validating(value: Any) -> Any:
+    return {"name": "pgd", "steps": 10, **value} if isinstance(value, Mapping) and "name" not in value else value
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
