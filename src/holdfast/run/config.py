@@ -185,7 +185,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         validate=build_attack(_validating(table.get("validate", {})), "validate", threat),
         attacks=attacks,
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
-        threads=scalar(int | None, table.get("threads"), "threads"),
+        threads=_threads(scalar(int | None, table.get("threads"), "threads")),
     )
     _check_references(recipe)
     return recipe
@@ -194,11 +194,11 @@ def read(table: Table, where: str = "recipe") -> Recipe:
 def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     where = f"methods.{name}"
     craft = build_attack(_crafting(recipe.get("craft", {}), "craft"), "craft", threat)
-    own = {key: value for key, value in table.items() if key != "train"}
+    own = {"name": name, **section(table, where)}
+    plan = _merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
     if "attack" in own:
         own["attack"] = _crafting(own["attack"], f"{where}.attack")
-    method = build_method({"name": name, **own}, where, threat, craft)
-    plan = _merge(recipe.get("train", {}), table.get("train", {}))
+    method = build_method(own, where, threat, craft)
     return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"))
 
 
@@ -223,10 +223,17 @@ def _validating(value: Any) -> Any:
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
-    seeds = [value] if isinstance(value, int) else value
-    if not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+    seeds = value if isinstance(value, list | tuple) else [value]
+    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds is {value!r} but must be different whole numbers of zero or more")
     return tuple(seeds)
+
+
+def _threads(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ValueError(f"threads is {value} but must be at least 1; leave it out to let torch decide")
+    return value
 
 
 def _named(table: Any, where: str) -> list[tuple[str, Any]]:
