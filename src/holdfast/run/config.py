@@ -14,6 +14,8 @@ from holdfast.geometry import Threat
 from holdfast.run import find
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 
+_PART = r"""\s*(?:"[^"]+"|'[^']+'|[^\s.="'](?:[^.="']*[^\s.="'])?)\s*"""
+_CHANGE = re.compile(rf"({_PART}(?:\.{_PART})*)=\s*(.*?)\s*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
 
 
@@ -172,7 +174,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         if key not in table:
             raise ValueError(f"{where} needs a [{key}] section")
     threat = build_threat(table["threat"], "threat")
-    attacks = {name: _attack(value, f"attacks.{name}", threat) for name, value in _named(table["attacks"], "attacks")}
+    attacks = {name: _attack(name, value, threat) for name, value in _named(table["attacks"], "attacks")}
     recipe = Recipe(
         name=str(table.get("name", where)),
         title=str(table.get("title", table.get("name", where))),
@@ -209,8 +211,9 @@ def _crafting(value: Any, where: str) -> dict[str, Any]:
     return {"keep": "last", **table} if "keep" in choices else table
 
 
-def _attack(value: Any, where: str, threat: Threat) -> Attack | TransferPlan:
-    table = {"name": where.rpartition(".")[2], **value} if isinstance(value, Mapping) else {"name": value}
+def _attack(name: str, value: Any, threat: Threat) -> Attack | TransferPlan:
+    where = f"attacks.{name}"
+    table = {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
@@ -287,15 +290,16 @@ def _merge(under: Table, over: Table) -> dict[str, Any]:
 
 
 def _change(table: dict[str, Any], change: str) -> None:
-    """Apply one ``key=value``; the key is dotted, the value TOML, or text where it is not."""
-    path, equals, text = change.partition("=")
-    if not equals:
+    """Apply one ``key=value``; the key is dotted, parts that hold dots are quoted; the value is TOML or text."""
+    found = _CHANGE.fullmatch(change)
+    if not found:
         raise ValueError(f"--set {change!r} is not of the form key=value, e.g. --set train.epochs=3")
+    path, text = found.groups()
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    *parents, last = [part.strip() for part in path.split(".")]
+    *parents, last = [part.strip().strip("\"'") for part in re.findall(_PART, path)]
     for part in parents:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
