@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
 
 from holdfast.contracts import Attack, Loss, Method
 from holdfast.geometry import NORMS, Threat
@@ -79,6 +80,8 @@ def scalar(hint: Any, value: Any, where: str) -> Any:
     except ValidationError as error:
         said = error.errors()[0]["msg"]
         raise ValueError(f"{where} is {value!r}: {said[0].lower()}{said[1:]}") from None
+    except PydanticSchemaGenerationError:  # a model, say, where transfer stands outside [attacks]
+        raise ValueError(f"{where} is {value!r} but a recipe has no way to write it; leave it out") from None
 
 
 def _takes(kind: type, hint: Any) -> bool:

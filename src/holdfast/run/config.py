@@ -1,21 +1,19 @@
 """A recipe: everything a study needs, as TOML validated into frozen dataclasses."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from importlib.resources import files
 from math import cos, pi
-from pathlib import Path
 from typing import Any, Literal, cast
 
+from torch import nn
+
+from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
 from holdfast.geometry import Threat
-from holdfast.run import find
+from holdfast.run import find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 
-_PART = r"""\s*(?:"[^"]+"|'[^']+'|[^\s.="'](?:[^.="']*[^\s.="'])?)\s*"""
-_CHANGE = re.compile(rf"({_PART}(?:\.{_PART})*)=\s*(.*?)\s*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
 
 
@@ -102,6 +100,11 @@ class TransferPlan:
     attack: Attack
     source: str = "self"
 
+    def __post_init__(self) -> None:
+        Transfer(
+            source=nn.Identity(), attack=self.attack
+        )  # refuses what it cannot use, here rather than after training
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatePlan:
@@ -118,6 +121,8 @@ class EvaluatePlan:
     def __post_init__(self) -> None:
         if self.shard < 1 or (self.samples is not None and self.samples < 1):
             raise ValueError(f"shard is {self.shard} and samples {self.samples} but both must be at least 1")
+        if self.eps and self.curve is None:
+            raise ValueError('eps is given but no curve; name the attack that measures it, e.g. curve = "PGD-40"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,17 +154,21 @@ class Recipe:
         return table
 
 
+def curve_name(attack: str, eps: float) -> str:
+    """What an attack is called where it measures the curve at another eps than its own."""
+    return f"{attack}@{eps:g}"
+
+
 def names() -> list[str]:
     """The recipes that come with holdfast."""
-    folder = files("holdfast.run") / "recipes"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+    return source.names()
 
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by its name or the path of a .toml file, with ``key=value`` changes applied."""
-    table = _table(name)
+    table = source.table(name)
     for change in changes:
-        _change(table, change)
+        source.change(table, change)
     return read(table, name)
 
 
@@ -175,9 +184,10 @@ def read(table: Table, where: str = "recipe") -> Recipe:
             raise ValueError(f"{where} needs a [{key}] section")
     threat = build_threat(table["threat"], "threat")
     attacks = {name: _attack(name, value, threat) for name, value in _named(table["attacks"], "attacks")}
+    name = _folder(str(table.get("name", where)))
     recipe = Recipe(
-        name=str(table.get("name", where)),
-        title=str(table.get("title", table.get("name", where))),
+        name=name,
+        title=str(table.get("title", name)),
         description=str(table.get("description", "")),
         seeds=_seeds(table.get("seeds", [0])),
         data=build(DataPlan, table["data"], "data"),
@@ -189,6 +199,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
         threads=_threads(scalar(int | None, table.get("threads"), "threads")),
     )
+    member("encoder", recipe.model.encoder, "model.encoder")
     _check_references(recipe)
     return recipe
 
@@ -197,7 +208,7 @@ def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     where = f"methods.{name}"
     craft = build_attack(_crafting(recipe.get("craft", {}), "craft"), "craft", threat)
     own = {"name": name, **section(table, where)}
-    plan = _merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
+    plan = source.merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
     if "attack" in own:
         own["attack"] = _crafting(own["attack"], f"{where}.attack")
     method = build_method(own, where, threat, craft)
@@ -223,6 +234,14 @@ def _attack(name: str, value: Any, threat: Threat) -> Attack | TransferPlan:
 
 def _validating(value: Any) -> Any:
     return {"name": "pgd", "steps": 10, **value} if isinstance(value, Mapping) and "name" not in value else value
+
+
+def _folder(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        raise ValueError(
+            f"the recipe is called {name!r} but its results go to a folder of that name; leave out slashes"
+        )
+    return name
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
@@ -253,6 +272,10 @@ def _check_references(recipe: Recipe) -> None:
     for key, name in (("curve", plan.curve), ("strip", plan.strip)):
         if name is not None and name not in recipe.attacks:
             raise ValueError(find.unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
+    if plan.curve is not None:
+        _check_curve(plan.curve, plan.eps, recipe.attacks)
+    for name, entry in recipe.methods.items():
+        _check_start(name, entry.train.init_from, recipe.methods)
     for name, attack in recipe.attacks.items():
         if not isinstance(attack, TransferPlan):
             continue
@@ -262,46 +285,30 @@ def _check_references(recipe: Recipe) -> None:
             raise ValueError(f"attacks.{name} crafts on a model trained with another seed; give at least two seeds")
 
 
-def _table(name: str) -> dict[str, Any]:
-    """The raw table of a recipe, laid over the one it is based on."""
-    if name.endswith(".toml"):
-        if not Path(name).is_file():
-            raise FileNotFoundError(f"there is no recipe file {name}")
-        text = Path(name).read_text(encoding="utf-8")
-    elif name in names():
-        text = (files("holdfast.run") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-    else:
-        raise ValueError(find.unknown(f"recipe {name!r}", name, names()))
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"recipe {name} is not valid TOML: {error}") from None
-    table.setdefault("name", Path(name).stem)
-    based = table.pop("base", None)
-    return table if based is None else _merge(_table(str(based)), table)
+def _check_curve(curve: str, radii: Sequence[float], attacks: Mapping[str, Attack | TransferPlan]) -> None:
+    """What would otherwise fail, or pass as another attack, only after training."""
+    chosen = attacks[curve]
+    attack = chosen.attack if isinstance(chosen, TransferPlan) else chosen
+    taken = list(attacks)
+    for eps in dict.fromkeys(radii):
+        try:
+            attack.at(eps)
+        except ValueError as error:
+            raise ValueError(f"evaluate.eps: {error}") from None
+        if eps != attack.threat.eps:
+            taken.append(curve_name(curve, eps))
+    twice = next((name for name in taken if taken.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"two attacks would be called {twice!r}, one of them on the curve; rename one or drop an eps")
 
 
-def _merge(under: Table, over: Table) -> dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
-
-
-def _change(table: dict[str, Any], change: str) -> None:
-    """Apply one ``key=value``; the key is dotted, parts that hold dots are quoted; the value is TOML or text."""
-    found = _CHANGE.fullmatch(change)
-    if not found:
-        raise ValueError(f"--set {change!r} is not of the form key=value, e.g. --set train.epochs=3")
-    path, text = found.groups()
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parents, last = [part.strip().strip("\"'") for part in re.findall(_PART, path)]
-    for part in parents:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise ValueError(f"--set {change!r}: {part} is not a section")
-    table[last] = value
+def _check_start(name: str, start: str | None, methods: Mapping[str, Entry]) -> None:
+    seen = [name]
+    while start is not None and start in methods:
+        if start in seen:
+            raise ValueError(f"methods.{name}.train.init_from leads back to {start!r}, so neither could start")
+        seen.append(start)
+        start = methods[start].train.init_from
+    if start is not None and not start.endswith(".safetensors"):
+        where = f"init_from {start!r} in methods.{seen[-1]}.train"
+        raise ValueError(find.unknown(where, start, methods) + ", or the path of a .safetensors file")

@@ -22,6 +22,7 @@ from holdfast.report.facts import AttackFacts
 from holdfast.report.images import array_name
 from holdfast.report.records import Records, column_name
 from holdfast.rng import Rng
+from holdfast.run.config import curve_name
 from holdfast.run.judge import judge, predict
 
 SHOWN = 8
@@ -65,7 +66,7 @@ def trials(
     attack, settings = attacks[curve]
     before = None
     for radius in sorted({*eps, attack.threat.eps}):
-        name = curve if radius == attack.threat.eps else f"{curve}@{radius:g}"
+        name = curve if radius == attack.threat.eps else curve_name(curve, radius)
         if name != curve:
             changed = {**settings, "at": radius}
             found.append(Trial(name=name, attack=attack.at(radius), settings=changed, after=before))
