@@ -30,12 +30,18 @@ def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int
     for name in sizes:
         if name not in known:
             raise ValueError(f"encoder {plan.encoder!r} has no {name}; leave model.{name} out")
+    normalize = None if plan.mean is None or plan.std is None else Normalize(plan.mean, plan.std)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Rng(seed).fork("weights").seed)
-        encoder = cast(nn.Module, cls(shape, **sizes))
-        head = nn.Linear(cast(int, encoder.width), classes)
-    normalize = None if plan.mean is None or plan.std is None else Normalize(plan.mean, plan.std)
-    return Classifier(encoder, head, normalize)
+        try:
+            encoder = cast(nn.Module, cls(shape, **sizes))
+            model = Classifier(encoder, nn.Linear(cast(int, encoder.width), classes), normalize)
+            with torch.no_grad():
+                model.eval()(torch.zeros(2, *shape))  # one pass: what does not fit is said here, not while training
+        except (ValueError, RuntimeError) as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"model {plan.encoder!r} cannot take samples of shape {shape} ({said})") from error
+    return model.train()
 
 
 def build_optimizer(plan: OptimizerPlan, model: nn.Module, method: Method) -> Optimizer:

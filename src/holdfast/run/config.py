@@ -38,6 +38,16 @@ class ModelPlan:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "channels"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name} is {size} but must be at least 1")
+        mean, std = self.mean or (), self.std or ()
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise ValueError(
+                f"mean is {self.mean} and std {self.std} but both need one number per channel, std above 0"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerPlan:
