@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from holdfast.attacks._rules import Point, Rule, State
 from holdfast.contracts import Cost, Loss, Model, Outputs, Rows, Watch
 from holdfast.geometry import Threat
-from holdfast.models.crafting import frozen
+from holdfast.models.crafting import crafting
 from holdfast.rng import Rng
 
 Keep = Literal["fooled", "last", "worst", "closest"]
@@ -60,7 +60,7 @@ class Ascent:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
         check(x, rows, self.threat)
-        with frozen(model, rng) as view, torch.inference_mode(False), torch.enable_grad():
+        with crafting(model, rng) as view, torch.inference_mode(False), torch.enable_grad():
             board = _Board(self, x.detach(), rows, rng)
             active = board.fill(None)
             while active is not None:

@@ -1,14 +1,18 @@
-"""What attacks see of a model: frozen, in eval mode, and left exactly as it was found."""
+"""What attacks see of a model: frozen, in eval mode, fast where that is sound, and left exactly as it was found."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from holdfast.contracts import Model
+from holdfast.contracts import Model, Outputs
+from holdfast.models import folding
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
+
+_CHECKED = 4  # samples on which a folded model must agree with the model itself, each time it is used
 
 
 @contextmanager
@@ -34,3 +38,54 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
             module.training = training
         for parameter, flag in wanted:
             parameter.requires_grad_(flag)
+
+
+@contextmanager
+def crafting(model: nn.Module, rng: Rng) -> Iterator[Model]:
+    """The frozen model in its fastest sound form, for crafting only: the judge asks the model itself."""
+    model = unwrapped(model)
+    with frozen(model, rng) as view:
+        fast = folding.folded(model)
+        yield view if isinstance(fast, str) else _Fast(model, view, fast)
+
+
+def described(model: nn.Module) -> dict[str, bool | str]:
+    """How attacks see this model, for the records: folded or not, and why not."""
+    fast = folding.folded(unwrapped(model))
+    return {"folded": False, "reason": fast} if isinstance(fast, str) else {"folded": True}
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside the wrappers of a training engine, which crafting needs none of."""
+    while type(model).__module__.startswith("lightning") or isinstance(model, nn.parallel.DistributedDataParallel):
+        model = cast(nn.Module, model.module)
+    return model
+
+
+class _Fast:
+    """A folded model that is held against the model itself on the first samples it sees."""
+
+    def __init__(self, model: nn.Module, view: Model, fast: folding.Folded) -> None:
+        self._model, self._view = model, view
+        self._fast: folding.Folded | None = fast
+        self._checked = False
+        fast.refresh()
+
+    def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
+        """Features and logits of one pass."""
+        if not self._checked and len(x):
+            self._check(x.detach()[:_CHECKED])
+        if self._fast is None or layer is not None:
+            return self._view.outputs(x, layer)
+        return Outputs(x, *self._fast(x))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.outputs(x).logits
+
+    @torch.no_grad()
+    def _check(self, x: Tensor) -> None:
+        self._checked = True
+        if self._fast is not None and not folding.agree(self._fast(x)[1], self._view.outputs(x).logits):
+            folding.refuse(self._model, "folded, it gives other outputs")
+            self._fast = None
