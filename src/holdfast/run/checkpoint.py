@@ -20,7 +20,8 @@ Tensors = dict[str, Tensor]
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Store tensors and JSON facts as one file that is either whole or not there."""
     owned = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"facts": json.dumps(facts), "digest": digest(owned)}
+    text = json.dumps(facts)
+    header = {"facts": text, "facts_digest": sha256(text.encode()).hexdigest(), "digest": digest(owned)}
     write_bytes(path, save(owned, metadata=header))
 
 
@@ -32,12 +33,13 @@ def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        facts = json.loads(header.get("facts", "{}"))
+        text = header.get("facts", "{}")
+        found = {"digest": digest(tensors), "facts_digest": sha256(text.encode()).hexdigest()}
+        if any(name in header and header[name] != value for name, value in found.items()):
+            raise ValueError("its content does not match its checksum")
+        return tensors, json.loads(text)
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and run again") from None
-    if "digest" in header and header["digest"] != digest(tensors):
-        raise ValueError(f"{path} is damaged (its content does not match its checksum); delete it and run again")
-    return tensors, facts
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
