@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from typing import Any, cast
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
@@ -124,7 +125,9 @@ def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Me
     """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
     table = section(table, where)
     cls = member("method", table.pop("name", where.rpartition(".")[2]), where)
-    return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a method may draw parameters of its own; a run started again must find the same
+        return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
 
 
 def member(kind: str, name: Any, where: str) -> type:
@@ -164,7 +167,7 @@ def table_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [table_of(item) for item in value]
     if isinstance(value, Callable):  # type: ignore[arg-type]
-        return value.__name__
+        return getattr(value, "__name__", type(value).__name__)
     return value
 
 

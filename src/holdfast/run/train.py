@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Cost, Terms
+from holdfast.contracts import Attack, Cost, Method, Terms
 from holdfast.data import DataSet, Split
 from holdfast.report.atomic import write_text
 from holdfast.rng import Rng
@@ -54,7 +55,7 @@ Tick = Callable[[int, int, str], None]
 
 def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
-    plan, method = job.entry.train, job.entry.method
+    plan, method = job.entry.train, deepcopy(job.entry.method)  # parameters of its own belong to this run alone
     _claim(job, data)
     if job.done:
         return
@@ -62,10 +63,12 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     net = build_model(job.model, data.shape, len(data.classes), job.seed)
     if job.init_from is not None:
         checkpoint.load_weights(net, checkpoint.read(job.init_from)[0], job.init_from)
+    if isinstance(method, nn.Module):
+        fabric.to_device(method)
     model, optimizer = fabric.setup(net, build_optimizer(plan.optimizer, net, method))
     model.mark_forward_method("outputs")
     batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device)
-    run = _Run(job, net, optimizer, batches)
+    run = _Run(job, net, method, optimizer, batches)
     run.resume()
     steps = batches.order.steps
     total = plan.epochs * steps
@@ -99,8 +102,11 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
 class _Run:
     """What changes during training, its log and its files."""
 
-    def __init__(self, job: Job, net: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches) -> None:
+    def __init__(
+        self, job: Job, net: nn.Module, method: Method, optimizer: torch.optim.Optimizer, batches: Batches
+    ) -> None:
         self.job, self.net, self.optimizer, self.batches = job, net, optimizer, batches
+        self.method = method if isinstance(method, nn.Module) else nn.Module()  # the others have nothing to remember
         self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
         self.cost = Cost()
         self.lines: list[str] = []
@@ -113,8 +119,7 @@ class _Run:
             tensors, facts = checkpoint.read(path)
             checkpoint.load_weights(self.net, checkpoint.under("model", tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
-            if isinstance(self.job.entry.method, nn.Module):
-                checkpoint.load_weights(self.job.entry.method, checkpoint.under("method", tensors), path)
+            checkpoint.load_weights(self.method, checkpoint.under("method", tensors), path)
             self.batches.restore(checkpoint.under("sampler", tensors))
             _set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
@@ -124,10 +129,9 @@ class _Run:
 
     def save(self) -> None:
         """A snapshot from which the run goes on as if never stopped."""
-        method = self.job.entry.method
         tensors = checkpoint.prefixed("model", self.net.state_dict())
         tensors |= checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
-        tensors |= checkpoint.prefixed("method", method.state_dict() if isinstance(method, nn.Module) else {})
+        tensors |= checkpoint.prefixed("method", self.method.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
         tensors |= checkpoint.prefixed("generator", _generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
