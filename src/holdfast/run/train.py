@@ -48,6 +48,24 @@ class Job:
         plan |= {"data": data.digest, "init_from": start}
         return plan | cast(dict[str, Any], table_of(self.entry))
 
+    def check(self, data: DataSet) -> str:
+        """Refuse a folder that holds another job; gives the text that identifies this one."""
+        path, text = self.folder / "job.json", json.dumps(self.table(data), indent=1, sort_keys=True) + "\n"
+        if path.is_file() and path.read_text(encoding="utf-8") != text:
+            raise ValueError(f"{self.folder} holds a model of other settings; choose another --out or remove it")
+        return text
+
+    def claim(self, data: DataSet) -> None:
+        """Take the folder for this job, and clear what a kill left there: half-written files, a needless checkpoint."""
+        text = self.check(data)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for litter in self.folder.glob(".*.part"):
+            litter.unlink(missing_ok=True)
+        if self.done:
+            (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        elif not (self.folder / "job.json").is_file():
+            write_text(self.folder / "job.json", text)
+
 
 Tick = Callable[[int, int, str], None]
 """Told (steps done, steps in all, a few words) after every step."""
@@ -56,13 +74,13 @@ Tick = Callable[[int, int, str], None]
 def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
     plan, method = job.entry.train, deepcopy(job.entry.method)  # parameters of its own belong to this run alone
-    _claim(job, data)
-    if job.done:
-        return
     rng = Rng(job.seed)
     net = build_model(job.model, data.shape, len(data.classes), job.seed)
     if job.init_from is not None:
         checkpoint.load_weights(net, checkpoint.read(job.init_from)[0], job.init_from)
+    job.claim(data)  # only now: what cannot be built must not take the folder
+    if job.done:
+        return
     if isinstance(method, nn.Module):
         fabric.to_device(method)
     model, optimizer = fabric.setup(net, build_optimizer(plan.optimizer, net, method))
@@ -162,23 +180,13 @@ class _Run:
     def finish(self) -> None:
         """Keep the last weights too, and say that training has ended."""
         folder, epochs = self.job.folder, self.job.entry.train.epochs
+        write_text(folder / "metrics.jsonl", "".join(self.lines))  # lines were appended, which a power failure may lose
         checkpoint.write(folder / "last.safetensors", self.net.state_dict(), {"epoch": epochs})
         facts = {"steps": self.step, "epochs": epochs, "best_epoch": self.best_epoch, "best": self.best}
         write_text(
             folder / "trained.json", json.dumps(facts | {"seconds": self.seconds} | asdict(self.cost), indent=1) + "\n"
         )
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-
-
-def _claim(job: Job, data: DataSet) -> None:
-    """Refuse a folder that holds another job; clear what a kill in mid-write left behind."""
-    job.folder.mkdir(parents=True, exist_ok=True)
-    for litter in job.folder.glob(".*.part"):
-        litter.unlink(missing_ok=True)
-    path, text = job.folder / "job.json", json.dumps(job.table(data), indent=1, sort_keys=True) + "\n"
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{job.folder} holds a model trained with other settings; choose another --out or remove it")
-    write_text(path, text)
 
 
 def _stop_if_broken(terms: Terms, step: int) -> None:
