@@ -19,9 +19,9 @@ from holdfast.run.study import Workshop
 def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
     """Attack the test samples of a recipe, judge what comes out (after rounding, if asked), save it; says what held."""
     plan, device = shop.recipe.evaluate, shop.fabric.device
-    split = shop.data.test if plan.samples is None else shop.data.test.take(torch.arange(plan.samples))
+    split = shop.samples()
     model, _ = shop.model(method, seed)
-    chosen = shop.attacks(method, seed)[attack][0]
+    chosen, _ = shop.attack(attack, method, seed)
     rng, parts = Rng(plan.seed).fork("evaluate"), []
     shards = torch.split(torch.arange(len(split)), plan.shard)
     for number, which in enumerate(shards):

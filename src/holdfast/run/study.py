@@ -15,7 +15,7 @@ from torch import nn
 
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
-from holdfast.data import DataSet
+from holdfast.data import DataSet, Split
 from holdfast.report.html import write_page
 from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
@@ -92,7 +92,11 @@ class Workshop:
 
     def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
         """A trained model and the digest of its weights."""
-        path = self.folder(method, seed) / f"{self.recipe.evaluate.weights}.safetensors"
+        job = self.job(method, seed)
+        if not job.done:
+            raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
+        job.check(self.data)  # records must not name settings that the weights were not trained with
+        path = job.folder / f"{self.recipe.evaluate.weights}.safetensors"
         tensors, _ = checkpoint.read(path)
         model = build_model(self.recipe.model, self.data.shape, len(self.data.classes), seed)
         checkpoint.load_weights(model, tensors, path)
@@ -100,21 +104,26 @@ class Workshop:
 
     def attacks(self, method: str, seed: int) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
         """The attacks of the recipe for one model, with the settings that go into its records."""
-        found: dict[str, tuple[Attack, Mapping[str, Any]]] = {}
-        for name, plan in self.recipe.attacks.items():
-            settings = table_of(plan)
-            if isinstance(plan, TransferPlan):
-                other = self.recipe.seeds[(self.recipe.seeds.index(seed) + 1) % len(self.recipe.seeds)]
-                source, digest = self.model(method if plan.source == "self" else plan.source, other)
-                found[name] = Transfer(source=source, attack=plan.attack), {**settings, "weights": digest}
-            else:
-                found[name] = plan, settings
-        return found
+        return {name: self.attack(name, method, seed) for name in self.recipe.attacks}
+
+    def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
+        """One of them; only a transfer needs another model than the one attacked."""
+        plan = self.recipe.attacks[name]
+        settings = table_of(plan)
+        if not isinstance(plan, TransferPlan):
+            return plan, settings
+        other = self.recipe.seeds[(self.recipe.seeds.index(seed) + 1) % len(self.recipe.seeds)]
+        source, digest = self.model(method if plan.source == "self" else plan.source, other)
+        return Transfer(source=source, attack=plan.attack), {**settings, "weights": digest}
+
+    def samples(self) -> Split:
+        """The test samples that the recipe evaluates."""
+        test, wanted = self.data.test, self.recipe.evaluate.samples
+        return test if wanted is None else test.take(torch.arange(min(wanted, len(test))))
 
     def evaluate(self, method: str, seed: int) -> Records:
         """Records of one model under the attacks of the recipe."""
-        plan, test = self.recipe.evaluate, self.data.test
-        split = test if plan.samples is None else test.take(torch.arange(min(plan.samples, len(test))))
+        plan = self.recipe.evaluate
         model, digest = self.model(method, seed)
         facts = self._facts(method, seed, digest)
         subject = Subject(model=model, digest=digest, folder=self.folder(method, seed), facts=facts)
@@ -122,7 +131,7 @@ class Workshop:
         words = f"attack {method}, seed {seed}"
         return evaluate(
             subject,
-            split,
+            self.samples(),
             todo,
             seed=plan.seed,
             shard=plan.shard,
