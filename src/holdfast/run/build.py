@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
+from math import isfinite
 from typing import Any, cast
 
 import torch
@@ -169,6 +170,16 @@ def table_of(value: Any) -> Any:
     if isinstance(value, Callable):  # type: ignore[arg-type]
         return getattr(value, "__name__", type(value).__name__)
     return value
+
+
+def json_table(value: Any) -> Any:
+    """The recipe form of a built value where only JSON can stand: inf and nan, which it lacks, are text."""
+    value = table_of(value)
+    if isinstance(value, Mapping):
+        return {key: json_table(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [json_table(item) for item in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _in_folder(value: object) -> bool:

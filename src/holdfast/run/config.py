@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import cos, pi
+from math import cos, inf, pi
 from typing import Any, Literal, cast
 
 from torch import nn
@@ -131,6 +131,8 @@ class EvaluatePlan:
     def __post_init__(self) -> None:
         if self.shard < 1 or (self.samples is not None and self.samples < 1):
             raise ValueError(f"shard is {self.shard} and samples {self.samples} but both must be at least 1")
+        if not all(0 <= eps < inf for eps in self.eps):
+            raise ValueError(f"eps is {list(self.eps)} but the curve is measured at finite radii of zero or more")
         if self.eps and self.curve is None:
             raise ValueError('eps is given but no curve; name the attack that measures it, e.g. curve = "PGD-40"')
 

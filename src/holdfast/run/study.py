@@ -21,7 +21,7 @@ from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
 from holdfast.run import checkpoint, find, toml
 from holdfast.run.assemble import build_model, load_data
-from holdfast.run.build import table_of
+from holdfast.run.build import json_table
 from holdfast.run.config import Recipe, TransferPlan
 from holdfast.run.evaluate import Subject, evaluate, trials
 from holdfast.run.train import Job, train
@@ -109,7 +109,7 @@ class Workshop:
     def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
         """One of them; only a transfer needs another model than the one attacked."""
         plan = self.recipe.attacks[name]
-        settings = table_of(plan)
+        settings = json_table(plan)
         if not isinstance(plan, TransferPlan):
             return plan, settings
         other = self.recipe.seeds[(self.recipe.seeds.index(seed) + 1) % len(self.recipe.seeds)]
@@ -147,7 +147,7 @@ class Workshop:
             "seed": seed,
             "data": {"name": self.data.name, "digest": self.data.digest},
             "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
-            "recipe": json.loads(json.dumps(self.recipe.table()).replace("Infinity", '"inf"')),
+            "recipe": json_table(self.recipe.table()),
             "training": trained,
             "versions": versions(),
             "commit": commit(),
