@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -169,10 +168,11 @@ def _read(path: Path) -> Part | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (BadZipFile, ValueError, OSError, EOFError, KeyError):
-        return None  # damaged: computed and written again
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy leaves a damaged file open
+            part = {name: stored[name] for name in stored.files}
+        return part if "seconds" in part else None  # the last one written: a damaged list of members loses it
+    except Exception:  # damaged, which raises nearly anything inside numpy and zipfile: computed and written again
+        return None
 
 
 def _records(subject: Subject, split: Split, todo: list[Trial], results: Mapping[str, list[Part]]) -> Records:
