@@ -41,13 +41,16 @@ def _decide(logits: Tensor) -> Tensor:
 @contextmanager
 def _float32() -> Iterator[None]:
     """Full float32 whatever the caller's settings: no autocast, no reduced-precision products."""
-    before = torch.get_float32_matmul_precision()
+    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    convolutions = cudnn.allow_tf32  # on by default, and not governed by the precision of products
     torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = False
     try:
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+        cudnn.allow_tf32 = convolutions
 
 
 def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat, rng: Rng) -> Verdict:
