@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from click import ClickException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -221,16 +220,17 @@ def _print_table(plan: config.Recipe, out: Path) -> None:
 def main() -> None:
     """Run the command line; an error is one sentence and an exit code scripts can trust."""
     try:
-        app(standalone_mode=False)
-    except ClickException as error:
-        error.show()
-        sys.exit(BAD_INPUT)
-    except (KeyboardInterrupt, typer.Abort):
-        _say("stopped; run the same command again to go on")
-        sys.exit(STOPPED)
+        app()
+    except SystemExit as end:  # typer's own words for a misspelt command or option, and its codes
+        if end.code == STOPPED:
+            _say("stopped; run the same command again to go on")
+        raise
     except (ValueError, KeyError, FileNotFoundError) as error:
         _fail(error, BAD_INPUT)
     except (OSError, FloatingPointError, RuntimeError, MemoryError) as error:
+        _fail(error, FAILED)
+    except Exception as error:
+        _say("this is a mistake in holdfast; please report it with what --traceback before the command shows")
         _fail(error, FAILED)
 
 
