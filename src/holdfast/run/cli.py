@@ -147,6 +147,7 @@ def attack(
         raise ValueError(find.unknown(f"attack {name!r}", name, plan.attacks))
     if levels is not None and levels < 1:
         raise ValueError(f"--round is {levels} but needs at least one level; 255 rounds as image files do")
+    _check_file(save, "--save")
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
         ((_, number),) = shop.chosen(method, plan.seeds[0] if seed is None else seed)
@@ -169,6 +170,7 @@ def report(
 
     plan = config.load(recipe, changes)
     if markdown is not None:
+        _check_file(markdown, "--markdown")
         write_markdown(plan, _out(plan, out), changes, markdown)
     print(f"report: {write_report(plan, _out(plan, out))}")
 
@@ -208,6 +210,13 @@ def _data() -> list[tuple[str, str]]:
     from holdfast import data
 
     return [(name, data.about(name)) for name in data.names()]
+
+
+def _check_file(path: Path, option: str) -> None:
+    """Say before the work that its result would have no place."""
+    if path.is_dir() or not path.parent.is_dir():
+        known = "is a folder" if path.is_dir() else f"lies in {path.parent}, which does not exist"
+        raise ValueError(f"{option} names {path}, which {known}; name a file in a folder that exists")
 
 
 def _print_table(plan: config.Recipe, out: Path) -> None:

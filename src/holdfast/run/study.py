@@ -45,7 +45,10 @@ class Workshop:
         """Load the data and pick the device."""
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
-        fabric = Fabric(accelerator=device, devices=1)
+        try:
+            fabric = Fabric(accelerator=device, devices=1)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
         return Workshop(recipe, out, load_data(recipe.data, data_dir), fabric, progress)
 
     def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
