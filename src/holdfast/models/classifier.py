@@ -26,6 +26,21 @@ class Normalize(nn.Module):
         return (x - self.mean) / self.std
 
 
+class PerImage(nn.Module):
+    """Every image minus its own mean, over its own deviation; gradients flow through both (Madry et al. 2018, TLA).
+
+    This is TensorFlow's standardization of 0..255 pixels, so the deviation of n pixels in [0, 1] is at least
+    1 / (255 sqrt(n)).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        least = 1 / (255**2 * flat.shape[1])
+        # the floor is under the root: the root's infinite slope at 0 would make a constant image's gradient NaN
+        std = flat.var(1, correction=0, keepdim=True).clamp_min(least).sqrt()
+        return ((flat - flat.mean(1, keepdim=True)) / std).reshape(x.shape)
+
+
 class Classifier(nn.Module):
     """normalize -> encoder -> head. The encoder's output is the representation (the penultimate layer)."""
 
