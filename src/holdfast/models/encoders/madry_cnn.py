@@ -1,0 +1,38 @@
+"""Madry's small network for MNIST."""
+
+from torch import Tensor, nn
+
+from holdfast.models.encoders._activation import Activation, make_activation
+
+
+class MadryCNN(nn.Module):
+    """5x5 convolutions of 32 and 64 channels, each with a pooling, and one hidden layer of 1024 (Madry et al. 2018).
+
+    No batch norm; weights start truncated normal with deviation 0.1 and biases at 0.1, as in the authors' code.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
+        super().__init__()
+        channels, height, wide = shape
+        self.width = width
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 32, 5, padding=2),
+            make_activation(activation),
+            nn.MaxPool2d(2, ceil_mode=True),
+            nn.Conv2d(32, 64, 5, padding=2),
+            make_activation(activation),
+            nn.MaxPool2d(2, ceil_mode=True),
+            nn.Flatten(),
+            nn.Linear(64 * -(-height // 4) * -(-wide // 4), width),
+            make_activation(activation),
+        )
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.constant_(parameter, 0.1)
+            else:
+                nn.init.trunc_normal_(parameter, std=0.1, a=-0.2, b=0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, width) features."""
+        features: Tensor = self.layers(x)
+        return features

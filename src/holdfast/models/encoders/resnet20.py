@@ -1,0 +1,46 @@
+"""The network that the TLA code calls Res20, for Tiny-ImageNet."""
+
+from torch import Tensor, nn
+
+from holdfast.models.encoders._activation import Activation
+from holdfast.models.encoders._residual import Parts, Unit, shares
+from holdfast.models.encoders._tla_resnet import Frame
+
+
+class ResNet20(nn.Module):
+    """Four pre-activation units of two 3x3 convolutions after a 7x7 stem, 512 features (Mao et al. 2019, Table 7).
+
+    That is what the authors' code has for 64x64 images under this name, 10 layers with weights and not 20; it keeps a
+    bottleneck form of the unit only as a comment. ``stem_stride`` and ``extra_blocks`` are as in :class:`ResNet50
+    <holdfast.models.encoders.resnet50.ResNet50>`.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        width: int = 512,
+        stem_stride: int = 1,
+        extra_blocks: int = 0,
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.layers = Frame(
+            Parts(activation, tensorflow=True),
+            shape[0],
+            sizes=shares(width, (8, 8, 4, 2, 1)),
+            units=(1, 1, 1, 1),
+            unit=_basic,
+            stem_stride=stem_stride,
+            extra_blocks=extra_blocks,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, width) features."""
+        features: Tensor = self.layers(x)
+        return features
+
+
+def _basic(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:
+    return Unit(parts, (inputs, outputs, outputs), (3, 3), stride, shortcut=shortcut)
