@@ -1,0 +1,118 @@
+"""Layouts of published checkpoints, as mappings onto our classifiers; :func:`load_into` puts the result into one."""
+
+import re
+from collections.abc import Mapping
+from math import isqrt
+
+from torch import Tensor
+
+from holdfast.models.weights import bare_names, some
+
+_TRADES_UNIT = {"bn1": "opening.0", "conv1": "body.0", "bn2": "body.1", "conv2": "body.3", "convShortcut": "shortcut"}
+_TRADES_ENDS = {"conv1": "encoder.stem", "bn1": "encoder.closing.0", "fc": "head"}
+
+_MADRY_UNIT = {
+    "shared_activation/BatchNorm": "opening.0",
+    "residual_only_activation/BatchNorm": "opening.0",
+    "sub1/conv1": "body.0",
+    "sub2/BatchNorm": "body.1",
+    "sub2/conv2": "body.3",
+}
+_MADRY_ENDS = {"input/init_conv": "encoder.stem", "unit_last/BatchNorm": "encoder.closing.0", "logit": "head"}
+_MADRY_LEAVES = {
+    "DW": "weight",
+    "biases": "bias",
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+
+
+def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The WRN layout of TRADES and of hypersphere embedding, for ``Classifier(WRN(shape), Linear(640, 10))``.
+
+    ::
+
+        conv1, bn1, fc                     encoder.stem, encoder.closing.0, head
+        block<i>.layer.<j>.bn1, conv1      encoder.stages.<i-1>.<j>.opening.0, body.0
+        block<i>.layer.<j>.bn2, conv2      encoder.stages.<i-1>.<j>.body.1, body.3
+        block<i>.layer.<j>.convShortcut    encoder.stages.<i-1>.<j>.shortcut
+        sub_block1                         left out: stored in these files but never used
+
+    TRADES has no normalization. Hypersphere embedding has no ``fc.bias``, and its head compares by cosine.
+    """
+    used = {name: tensor for name, tensor in bare_names(state).items() if not name.startswith("sub_block1.")}
+    return {_trades_name(name): tensor for name, tensor in used.items()}
+
+
+def from_madry(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Madry's CIFAR-10 layout, also TLA's, for ``Classifier(WRN(shape, form="madry"), Linear(640, 10), PerImage())``.
+
+    ::
+
+        input/init_conv                    encoder.stem
+        unit_<i>_<j>/..activation/..Norm   encoder.stages.<i-1>.<j>.opening.0
+        unit_<i>_<j>/sub1/conv1            encoder.stages.<i-1>.<j>.body.0
+        unit_<i>_<j>/sub2/..Norm, conv2    encoder.stages.<i-1>.<j>.body.1, body.3
+        unit_last/BatchNorm, logit         encoder.closing.0, head
+
+    Kernels are turned from (height, width, in, out) to torch's order; momentum, the step count and TLA's prefix
+    ``main_encoder/`` are dropped. TensorFlow is needed once, to write every ``reader.get_tensor(name)`` of
+    ``reader = tf.train.load_checkpoint(folder)`` to a .safetensors file under its name.
+    """
+    bare = {name.removeprefix("main_encoder/").removesuffix(":0"): tensor for name, tensor in state.items()}
+    used = {name: tensor for name, tensor in bare.items() if name != "global_step" and not name.endswith("/Momentum")}
+    return {_madry_name(name): _turned(tensor) for name, tensor in used.items()}
+
+
+def from_madry_mnist(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Madry's MNIST layout, for ``Classifier(MadryCNN((1, 28, 28)), Linear(1024, 10))``; exported as in from_madry.
+
+    Its variables are numbered: ``Variable``, ``Variable_1`` ... ``Variable_7`` are weight and bias of the two
+    convolutions, of the hidden layer and of the output. Adam's memory is dropped.
+    """
+    bare = {name.removesuffix(":0"): tensor for name, tensor in state.items()}
+    theirs = ["Variable", *(f"Variable_{number}" for number in range(1, 8))]
+    if absent := [name for name in theirs if name not in bare]:
+        raise ValueError(f"the weights have no {some(absent)} but Madry's MNIST network has; give its checkpoint")
+    ours = [f"encoder.layers.{number}.{leaf}" for number in (0, 3, 7) for leaf in ("weight", "bias")]
+    mapped = {name: _turned(bare[old]) for name, old in zip([*ours, "head.weight", "head.bias"], theirs, strict=True)}
+    mapped["encoder.layers.7.weight"] = _channels_first(mapped["encoder.layers.7.weight"])
+    return mapped
+
+
+def _trades_name(name: str) -> str:
+    unit = re.fullmatch(r"block([123])\.layer\.(\d+)\.(\w+)\.(\w+)", name)
+    if unit and unit[3] in _TRADES_UNIT:
+        return f"encoder.stages.{int(unit[1]) - 1}.{unit[2]}.{_TRADES_UNIT[unit[3]]}.{unit[4]}"
+    part, _, leaf = name.partition(".")
+    if part in _TRADES_ENDS:
+        return f"{_TRADES_ENDS[part]}.{leaf}"
+    raise ValueError(f"{name!r} is not in the layout of TRADES; for another layout use load_into with rename")
+
+
+def _madry_name(name: str) -> str:
+    path, _, leaf = name.rpartition("/")
+    unit = re.fullmatch(r"unit_([123])_(\d+)/(.+)", path)
+    if leaf in _MADRY_LEAVES and unit and unit[3] in _MADRY_UNIT:
+        return f"encoder.stages.{int(unit[1]) - 1}.{unit[2]}.{_MADRY_UNIT[unit[3]]}.{_MADRY_LEAVES[leaf]}"
+    if leaf in _MADRY_LEAVES and path in _MADRY_ENDS:
+        return f"{_MADRY_ENDS[path]}.{_MADRY_LEAVES[leaf]}"
+    raise ValueError(f"{name!r} is not in the layout of Madry's CIFAR-10 network; give the variables of its checkpoint")
+
+
+def _turned(weight: Tensor) -> Tensor:
+    if weight.ndim == 4:
+        return weight.permute(3, 2, 0, 1)
+    return weight.t() if weight.ndim == 2 else weight
+
+
+def _channels_first(hidden: Tensor) -> Tensor:
+    """A (units, pixels * 64) weight whose columns have the channels last, as TensorFlow flattens a map."""
+    side = isqrt(hidden.shape[1] // 64) if hidden.ndim == 2 else 0
+    if hidden.ndim != 2 or hidden.shape[1] != 64 * side * side:
+        raise ValueError(
+            f"the hidden layer has shape {tuple(hidden.shape)[::-1]} but Madry's has (3136, 1024); check it"
+        )
+    return hidden.reshape(-1, side, side, 64).permute(0, 3, 1, 2).flatten(1)

@@ -1,0 +1,137 @@
+"""Weights that others stored: read without running anything in the file, and put into a model that they fit."""
+
+import re
+import warnings
+import zipfile
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TypeGuard
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from holdfast.models.classifier import Normalize
+
+_CONTAINERS = ("state_dict", "model_state_dict", "model", "net")
+_WRAPPERS = ("module.", "model.", "_orig_mod.")  # DataParallel, a class around the network, torch.compile
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The named tensors of a .safetensors file or of a torch checkpoint, which is read with ``weights_only``.
+
+    Tensors are looked for at the top or under ``state_dict``, ``model_state_dict``, ``model`` or ``net``; the prefixes
+    ``module.``, ``model.`` and ``_orig_mod.`` go where all names have them.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there are no weights at {path}; name a .safetensors file or a torch checkpoint")
+    found = _unpacked(_read(path))
+    state = {name: value.detach() for name, value in found.items() if isinstance(name, str) and _plain(value)}
+    if odd := [str(name) for name in found if name not in state]:
+        raise ValueError(f"{path} holds {some(odd)} beside named tensors; have model.state_dict() saved alone")
+    if not state:
+        raise ValueError(f"{path} holds no named tensors; have model.state_dict() saved in it")
+    return bare_names(state)
+
+
+def load_into(module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[str, str | None] | None = None) -> None:
+    """Put weights into a model; their names and shapes must be those of the model, else nothing is changed.
+
+    ``rename`` maps the beginnings of the given names, up to a dot, to the model's: ``{"fc": "head", "features": ""}``;
+    what maps to None is left out. What is not learned may be missing: the constants of a :class:`Normalize` and
+    batch norm's count of batches.
+    """
+    own, given = module.state_dict(), _renamed(state, rename or {})
+    optional = _optional(module, own)
+    ours, theirs = _by_bare_name(own, optional), _by_bare_name(given, optional)
+    missing = [name for name in ours if name not in theirs and ours[name] not in optional]
+    unexpected = [name for name in theirs if name not in ours]
+    both = {ours[name]: given[theirs[name]] for name in ours if name in theirs}
+    shapes = [_sizes(name, new, own[name]) for name, new in both.items() if new.shape != own[name].shape]
+    wrong = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
+    if any(wrong.values()):
+        what = "; ".join(f"{word}: {some(names)}" for word, names in wrong.items() if names)
+        raise ValueError(f"the weights do not fit the model ({what}), so rename them or build the model they belong to")
+    module.load_state_dict(own | both)
+
+
+def bare_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without the prefixes that wrappers around a network put before all names."""
+    return {bare: state[name] for bare, name in _by_bare_name(state, ()).items()}
+
+
+def some(names: list[str]) -> str:
+    """The first three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _read(path: Path) -> object:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        _refuse_inflation(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of archives that it then refuses
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a parser meets any error in a hostile file, and each of them is a refusal
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        why = f"it asks for {named[1]}, more than weights" if named else "neither torch nor safetensors writes such"
+        raise ValueError(
+            f"{path} was refused and nothing in it was run because {why}; "
+            "get a .safetensors file or have model.state_dict() saved alone"
+        ) from None
+
+
+def _refuse_inflation(path: Path) -> None:
+    """torch stores weights uncompressed but would inflate them: a small file could fill the memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+                raise ValueError("the archive is larger inside than outside")
+
+
+def _unpacked(found: object) -> Mapping[object, object]:
+    for _ in _CONTAINERS:  # bounded: a hostile file may contain itself
+        inner = (found[key] for key in _CONTAINERS if key in found) if isinstance(found, Mapping) else ()
+        found = next((item for item in inner if isinstance(item, Mapping)), found)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _plain(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+
+
+def _by_bare_name(names: Iterable[str], optional: Collection[str]) -> dict[str, str]:
+    """Every name under what is left of it without the wrappers that all but the optional ones have."""
+    names, prefix = list(names), ""
+    needed = [name for name in names if name not in optional]
+    while more := [w for w in _WRAPPERS if needed and all(name.startswith(prefix + w) for name in needed)]:
+        prefix += more[0]
+    return {name.removeprefix(prefix): name for name in names}
+
+
+def _renamed(state: Mapping[str, Tensor], rename: Mapping[str, str | None]) -> dict[str, Tensor]:
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        old = max((old for old in rename if not old or f"{name}.".startswith(f"{old}.")), key=len, default=None)
+        new = name if old is None else _joined(rename[old], name[len(old) :].removeprefix("."))
+        if new in renamed:
+            raise ValueError(f"rename gives two tensors the name {new!r}; map one of them to None or elsewhere")
+        if new is not None:
+            renamed[new] = tensor
+    return renamed
+
+
+def _joined(start: str | None, rest: str) -> str | None:
+    return None if start is None else ".".join(part for part in (start, rest) if part)
+
+
+def _optional(module: nn.Module, own: Iterable[str]) -> set[str]:
+    constants = [name for name, part in module.named_modules() if isinstance(part, Normalize)]
+    fixed = {f"{name}.{key}".removeprefix(".") for name in constants for key in ("mean", "std")}
+    return fixed | {name for name in own if name.endswith("num_batches_tracked")}
+
+
+def _sizes(name: str, given: Tensor, own: Tensor) -> str:
+    return f"{name} {tuple(given.shape)} for {tuple(own.shape)}"

@@ -1,0 +1,268 @@
+"""Others' checkpoints: read whole or refused in one sentence, never run; put into models by name and shape."""
+
+import os
+import pickle
+import re
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from holdfast.models.classifier import Classifier, Normalize, adapt
+from holdfast.models.weights import load_into, read_state
+
+
+class Payload:
+    """Unpickled without care, it makes a file: what a hostile checkpoint would do."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (os.mkdir, (str(self.trace),))
+
+
+class Around(nn.Module):
+    """A user's class around a network, with the constants of its normalization beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.model = Normalize((0.5,), (0.25,)), network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(self.norm(x))
+        return logits
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def state() -> dict[str, Tensor]:
+    return network().state_dict()
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("wrap", ["", "state_dict", "model_state_dict", "model", "net"])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "model.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.model."]
+)
+def test_torch_checkpoints_are_unpacked(wrap: str, prefix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    named = OrderedDict((prefix + name, tensor) for name, tensor in state.items())
+    torch.save({wrap: named, "epoch": 3, "optimizer": {"lr": 0.1}} if wrap else named, tmp_path / "w.pt")
+    assert same(read_state(tmp_path / "w.pt"), state)
+
+
+def test_nested_containers(state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save({"epoch": 1, "model": {"state_dict": state, "version": "2"}}, tmp_path / "w.pth")
+    assert same(read_state(tmp_path / "w.pth"), state)
+
+
+def test_a_layer_may_be_called_like_a_container(tmp_path: Path) -> None:
+    state = {"model": torch.ones(2), "net.weight": torch.ones(3)}
+    torch.save(state, tmp_path / "w.pt")
+    assert same(read_state(tmp_path / "w.pt"), state)
+
+
+def test_old_checkpoints_and_parameters(state: dict[str, Tensor], tmp_path: Path) -> None:
+    """Files of torch before 1.6, as TRADES published them, and parameters in the place of tensors."""
+    kept = {name: nn.Parameter(t) if t.is_floating_point() else t for name, t in state.items()}
+    torch.save(kept, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
+    assert not zipfile.is_zipfile(tmp_path / "w.pt")
+    read = read_state(tmp_path / "w.pt")
+    assert same(read, state)
+    assert not any(tensor.requires_grad for tensor in read.values())
+
+
+def test_safetensors(state: dict[str, Tensor], tmp_path: Path) -> None:
+    save_file({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "w.safetensors")
+    assert same(read_state(tmp_path / "w.safetensors"), state)
+
+
+def test_prefixes_stay_where_only_some_have_them(tmp_path: Path) -> None:
+    state = {"model.weight": torch.ones(2), "scale": torch.ones(1)}
+    torch.save(state, tmp_path / "w.pt")
+    assert same(read_state(tmp_path / "w.pt"), state)
+
+
+def refused(path: Path, words: str) -> str:
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        read_state(path)
+    said = str(caught.value)
+    assert said.startswith(str(path))
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors", "w.pkl"])
+def test_a_payload_is_never_run(name: str, legacy: bool, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    torch.save(
+        {"state_dict": {"weight": torch.ones(2), "bias": Payload(trace)}},
+        tmp_path / name,
+        _use_new_zipfile_serialization=not legacy,
+    )
+    said = refused(tmp_path / name, "nothing in it was run")
+    assert not trace.exists()
+    if name != "w.safetensors":
+        assert "posix.mkdir" in said
+        pickle.loads(pickle.dumps(Payload(trace)))  # the payload is real: careless reading runs it
+        assert trace.exists()
+
+
+def test_a_bare_pickle_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(Payload(tmp_path / "trace")))
+    refused(tmp_path / "w.pt", "nothing in it was run")
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("value", [network(), np.float64(0.5), np.ones(3)], ids=["module", "scalar", "array"])
+def test_what_is_not_weights_is_refused_by_name(value: object, state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save({"state_dict": state, "best": value}, tmp_path / "w.pt")
+    refused(tmp_path / "w.pt", "it asks for ")
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+@pytest.mark.parametrize("kind", ["empty", "text", "cut", "flipped"])
+def test_damaged_files_are_refused(name: str, kind: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    path = tmp_path / name
+    torch.save(state, path) if name == "w.pt" else save_file(state, path)
+    whole = path.read_bytes()
+    flipped = bytes([255 - whole[0], *whole[1:]])
+    path.write_bytes(
+        {"empty": b"", "text": b"weights\n" * 40, "cut": whole[: len(whole) // 2], "flipped": flipped}[kind]
+    )
+    refused(path, "neither torch nor safetensors writes such")
+
+
+def test_compressed_archives_are_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(100_000)}, tmp_path / "w.pt")
+    read_state(tmp_path / "w.pt")
+    with zipfile.ZipFile(tmp_path / "w.pt") as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb:
+        for name, content in members.items():
+            bomb.writestr(name, content)
+    assert torch.load(tmp_path / "bomb.pt", weights_only=True)["weight"].shape == (100_000,)  # torch itself inflates it
+    refused(tmp_path / "bomb.pt", "neither torch nor safetensors writes such")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripted_archives_are_refused_without_a_warning(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "w.pt")
+    refused(tmp_path / "w.pt", "nothing in it was run")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({}, "holds no named tensors"),
+        ([torch.ones(2)], "holds no named tensors"),
+        (torch.ones(2), "holds no named tensors"),
+        ({"weight": torch.ones(2), "epoch": 3}, "holds epoch beside named tensors"),
+        ({3: torch.ones(2)}, "holds 3 beside named tensors"),
+        ({"weight": torch.eye(2).to_sparse()}, "holds weight beside named tensors"),
+        ({"state_dict": {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}}, "holds a, b, c and 2 more beside named tensors"),
+    ],
+)
+def test_files_without_a_state_are_refused(content: object, words: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "w.pt")
+    refused(tmp_path / "w.pt", words)
+
+
+def test_a_file_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    ring: dict[str, object] = {}
+    ring["model"] = ring
+    torch.save(ring, tmp_path / "w.pt")
+    refused(tmp_path / "w.pt", "holds model beside named tensors")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there are no weights at .*none\.pt; name a \.safetensors file"):
+        read_state(tmp_path / "none.pt")
+
+
+def test_loading_gives_the_same_network(state: dict[str, Tensor]) -> None:
+    net = network()
+    load_into(net, state)
+    assert same(net.state_dict(), state)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model."])
+def test_wrappers_on_either_side_do_not_matter(prefix: str, state: dict[str, Tensor]) -> None:
+    for target in (adapt(network()), Around()):
+        load_into(target, {prefix + name: tensor for name, tensor in state.items()})
+        assert same(getattr(target, "model", getattr(target, "module", None)).state_dict(), state)
+
+
+def test_constants_of_normalize_may_be_missing_or_given(state: dict[str, Tensor]) -> None:
+    whole = Around().state_dict()
+    assert {"norm.mean", "norm.std"} < set(whole)
+    whole["norm.mean"] = torch.full((1, 1, 1), 0.75)
+    target = Around()
+    load_into(target, whole)
+    assert same(target.state_dict(), whole)
+    target = Classifier(nn.Flatten(), nn.Linear(4, 2), Normalize((0.5,), (0.25,)))
+    load_into(target, {"head.weight": torch.ones(2, 4), "head.bias": torch.ones(2)})
+    assert target.normalize.mean.item() == 0.5
+    assert target.head.weight.sum() == 8
+
+
+def test_the_count_of_batches_may_be_missing(state: dict[str, Tensor]) -> None:
+    net = network()
+    load_into(net, {name: tensor for name, tensor in state.items() if "num_batches" not in name})
+    assert same(net.state_dict(), state)
+
+
+def test_rename(state: dict[str, Tensor]) -> None:
+    theirs = {name.replace("0.", "stem.", 1).replace("3.", "top.fc.", 1): tensor for name, tensor in state.items()}
+    theirs |= {"top.unused.weight": torch.ones(3), "topping": torch.ones(1)}
+    net = network()
+    load_into(net, theirs, {"stem": "0", "top": None, "top.fc": "3", "topping": None})
+    assert same(net.state_dict(), state)
+    load_into(net[3], {"fc.weight": torch.ones(3, 8), "fc.bias": torch.ones(3)}, {"fc": ""})
+    assert net[3].weight.sum() == 24
+    load_into(nn.Sequential(OrderedDict(fc=nn.Linear(8, 3))), net[3].state_dict(), {"": "fc"})
+
+
+def test_rename_never_loses_a_tensor(state: dict[str, Tensor]) -> None:
+    with pytest.raises(ValueError, match=r"rename gives two tensors the name 'fc\.weight'"):
+        load_into(network(), {"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, {"a": "fc", "b": "fc"})
+
+
+def test_what_does_not_fit_is_named_and_changes_nothing(state: dict[str, Tensor]) -> None:
+    net = network()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    given = {name: tensor for name, tensor in state.items() if not name.startswith("1.running")}
+    given |= {"4.weight": torch.ones(1), "3.weight": torch.ones(8, 3)}
+    with pytest.raises(ValueError, match="the weights do not fit the model") as caught:
+        load_into(net, given)
+    assert str(caught.value) == (
+        "the weights do not fit the model (missing: 1.running_mean, 1.running_var; unexpected: 4.weight; "
+        "of another shape: 3.weight (8, 3) for (3, 8)), so rename them or build the model they belong to"
+    )
+    assert same(net.state_dict(), before)
+    with pytest.raises(ValueError, match=r"missing: 0\.weight, 0\.bias, 1\.weight and 5 more"):
+        load_into(net, {})
+
+
+def test_half_precision_weights_take_the_type_of_the_model(state: dict[str, Tensor]) -> None:
+    net = network()
+    load_into(net, {name: t.half() if t.is_floating_point() else t for name, t in state.items()})
+    assert net[3].weight.dtype == torch.float32
+    torch.testing.assert_close(net.state_dict(), dict(state), atol=1e-3, rtol=1e-3)
