@@ -82,7 +82,7 @@ def _fold(model: nn.Module) -> Folded | str:
         return "it has outputs of its own"
     root = _Both(model) if isinstance(model, Classifier) else model
     try:
-        copy = deepcopy(root)  # a forward that changes its own state must not change the model
+        copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
         before = _state(copy)
         traced = fx.Tracer().trace(copy)
     except Exception as error:  # a user's code is run on stand-ins: anything can be raised
