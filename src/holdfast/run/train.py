@@ -158,9 +158,8 @@ class _Run:
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
         """One line of the log."""
-        row = {"step": self.step, "epoch": epoch, "split": split} | {
-            k: torch.as_tensor(v).item() for k, v in scalars.items()
-        }
+        numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in scalars.items()}
+        row = {"step": self.step, "epoch": epoch, "split": split} | numbers
         self.lines.append(json.dumps(row) + "\n")
         with (self.job.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(self.lines[-1])
