@@ -16,30 +16,37 @@ from holdfast.report.atomic import write_bytes
 
 Tensors = dict[str, Tensor]
 
+_NOTE = "holdfast"
+
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Store tensors and JSON facts as one file that is either whole or not there."""
+    """Store tensors and JSON facts as one file that is either whole or not there; equal content is equal bytes."""
     owned = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(facts)
-    header = {"facts": text, "facts_digest": sha256(text.encode()).hexdigest(), "digest": digest(owned)}
-    write_bytes(path, save(owned, metadata=header))
+    # one entry: safetensors writes several in random order, and the same weights would not be the same file
+    write_bytes(path, save(owned, metadata={_NOTE: f"{_seal(owned, text)} {text}"}))
 
 
 def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors and facts of a file; a damaged one is refused."""
+    """The tensors and facts of a file (none if another program wrote it); a damaged one is refused."""
     if not path.is_file():
         raise FileNotFoundError(f"there are no weights at {path}; train the model first or name another file")
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        text = header.get("facts", "{}")
-        found = {"digest": digest(tensors), "facts_digest": sha256(text.encode()).hexdigest()}
-        if any(name in header and header[name] != value for name, value in found.items()):
+        if _NOTE not in header:
+            return tensors, {}
+        seal, _, text = header[_NOTE].partition(" ")
+        if seal != _seal(tensors, text):
             raise ValueError("its content does not match its checksum")
         return tensors, json.loads(text)
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and run again") from None
+
+
+def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
+    return sha256(f"{digest(tensors)} {text}".encode()).hexdigest()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -135,6 +135,8 @@ class _Run:
         path = self.job.folder / "checkpoint.safetensors"
         if path.is_file():
             tensors, facts = checkpoint.read(path)
+            if not facts:
+                raise ValueError(f"{path} is not a checkpoint of holdfast; delete it and run again")
             checkpoint.load_weights(self.net, checkpoint.under("model", tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
             checkpoint.load_weights(self.method, checkpoint.under("method", tensors), path)
