@@ -4,7 +4,9 @@ WORKERS ?= 2
 ARGS ?=
 
 BIN := .venv/bin
+BENCH := .venv-bench/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+BENCH_PIP := $(BENCH)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: run test lint types bench clean help
@@ -23,12 +25,11 @@ lint: .venv/.dev ## check style and formatting
 types: .venv/.dev ## check types, strictly
 	@$(BIN)/mypy
 
-bench: .venv/.run ## run the benchmarks
-	@if [ -f benchmarks/attacks.py ]; then $(BIN)/python benchmarks/attacks.py $(ARGS); \
-	else echo "There are no benchmarks yet: they come with the next issue."; fi
+bench: .venv-bench/.peers ## time and judge attacks beside their peers in ten minutes; ARGS=--full takes two hours
+	@$(BENCH)/python benchmarks/attacks.py --quick $(ARGS)
 
-clean: ## remove .venv and caches; runs/ is kept
-	@rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove the environments and caches; runs/ is kept
+	@rm -rf .venv .venv-bench dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this list
@@ -44,9 +45,16 @@ help: ## show this list
 	@$(PIP) -e '.[dev]'
 	@touch .venv/.run $@
 
+# Peers pin versions that would hold back holdfast's own, hence an environment of their own.
+.venv-bench/.peers: pyproject.toml constraints.txt $(wildcard benchmarks/requirements*.txt) | $(BENCH)/python
+	@echo "Installing holdfast and its peers into .venv-bench: this takes some minutes, once."
+	@$(BENCH_PIP) -e . -r benchmarks/requirements.txt
+	@$(BENCH_PIP) --no-deps -r benchmarks/requirements-alone.txt
+	@touch $@
+
 # A venv that failed half-way would look whole to the next call, hence the rm.
-$(BIN)/python:
+$(BIN)/python $(BENCH)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "holdfast needs Python 3.11 or later but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true);" \
 	    "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+	@$(PYTHON) -m venv $(@:/bin/python=) || { rm -rf $(@:/bin/python=); exit 1; }

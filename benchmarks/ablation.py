@@ -1,0 +1,80 @@
+"""Figure 7: each speed-up turned off alone. What is worth nothing should be removed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from subjects import SUBJECTS, Bench, Subject
+from timing import Times, interleaved
+from torch import Tensor, nn
+
+from holdfast import PGD, Rng
+from holdfast.attacks import _ascent
+from holdfast.models import folding
+
+_MICRO = (32, 64, 128, 256, 512)
+_HUGE = 1 << 30
+
+Off = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """A name of a module with another value, for the time of the context."""
+    before = getattr(module, name)  # a name that is gone is an error here, not a silent ablation of nothing
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def no_folding() -> AbstractContextManager[None]:
+    """Batch norm stays where it is."""
+    return replaced(folding, "folded", lambda model: "turned off")
+
+
+def micro(size: int) -> AbstractContextManager[None]:
+    """Another number of samples at a time."""
+    return replaced(_ascent, "MICRO", size)
+
+
+def ablation(bench: Bench, name: str) -> dict[str, Any]:
+    """What folding, micro-batches and letting samples leave are worth, as time with it off over time as it is."""
+    subject, sizes = SUBJECTS[name], bench.sizes(name)
+    x, y = bench.samples(name, sizes.ablated)
+    defended, plain = bench.robust(name), bench.undefended(name)
+    last = partial(_run, defended, x, y, subject, sizes.timed_steps, "last")
+    fooled = partial(_run, plain, x, y, subject, sizes.timed_steps, "fooled")
+    worst = partial(_run, plain, x, y, subject, sizes.timed_steps, "worst")
+    full = {"as it is": partial(last, nullcontext), "no folding": partial(last, no_folding)}
+    full |= {f"micro-batch {size}": partial(last, partial(micro, size)) for size in _MICRO}
+    early = {
+        "as it is": partial(fooled, nullcontext),
+        "nobody leaves": partial(worst, nullcontext),
+        "nobody takes the place of who left": partial(fooled, partial(micro, _HUGE)),
+    }
+    rows, failed = [], {}
+    for model, calls in (("defended, full cost", full), ("undefended", early)):
+        times = interleaved(calls, bench.budget.repeats)
+        rows += [{"model": model, "what": what, **_worth(times, what)} for what in times.seconds]
+        failed |= times.failed
+    told = [row for row in rows if row["what"].startswith("no")]
+    words = [f"{name}, {row['model']}, {row['what']}: times as long" for row in told]
+    headlines = [
+        {"what": what, "value": row["ratio"], "wanted": "", "met": None} for what, row in zip(words, told, strict=True)
+    ]
+    facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": sizes.timed_steps, "eps": subject.eps}
+    facts |= {"micro": getattr(_ascent, "MICRO", None), "dtype": "float32", "failed": failed}
+    return {"facts": facts | {"data": bench.data_name(name)}, "rows": rows, "headlines": headlines}
+
+
+def _run(model: nn.Module, x: Tensor, y: Tensor, subject: Subject, steps: int, keep: Any, off: Off) -> Tensor:
+    with off():
+        return PGD(threat=subject.threat, steps=steps, keep=keep)(model, x, y, rng=Rng(0))
+
+
+def _worth(times: Times, what: str) -> dict[str, Any]:
+    return {"median": times.median(what), **times.ratio(what, "as it is"), "seconds": times.seconds[what]}

@@ -1,0 +1,122 @@
+"""Times that can be compared: everybody in turns in one process, medians, and what the machine was."""
+
+import gc
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from peers import said
+from torch import Tensor
+
+SIDE = 2048
+
+Call = Callable[[], object]
+
+
+@dataclass
+class Times:
+    """Seconds per contestant, one number per turn, and the reasons of those who failed."""
+
+    seconds: dict[str, list[float]]
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def median(self, name: str) -> float:
+        """The median time of a contestant."""
+        return median(self.seconds[name])
+
+    def ratio(self, name: str, to: str) -> dict[str, float]:
+        """How many times longer ``name`` takes than ``to``: of the medians, and the range over the turns."""
+        turns = [a / b for a, b in zip(self.seconds[name], self.seconds[to], strict=True)]
+        return {"ratio": self.median(name) / self.median(to), "lowest": min(turns), "highest": max(turns)}
+
+    def fastest(self, among: Mapping[str, object] | set[str]) -> str | None:
+        """The contestant with the smallest median."""
+        return min((name for name in self.seconds if name in among), key=self.median, default=None)
+
+
+def interleaved(contestants: Mapping[str, Call], repeats: int) -> Times:
+    """Time the contestants in turns, each turn beginning with another, after one call of each that is not counted.
+
+    What slows the machine for a while then slows everybody; who fails in the first call takes no part.
+    """
+    times = Times({})
+    for name, call in contestants.items():
+        try:
+            call()
+            times.seconds[name] = []
+        except Exception as error:  # a peer may fail in any way, and the others are still to be timed
+            times.failed[name] = said(error)
+    names = list(times.seconds)
+    for turn in range(repeats):
+        gc.collect()
+        first = turn % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            times.seconds[name].append(_seconds(contestants[name]))
+    return times
+
+
+def _seconds(call: Call) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def product(dtype: torch.dtype) -> Call:
+    """A 2048-cubed matrix product, the yardstick of what the machine can do."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(SIDE, SIDE, generator=generator).to(dtype) for _ in range(2))
+    out: Tensor = torch.empty(SIDE, SIDE, dtype=dtype)
+    return lambda: torch.mm(a, b, out=out)
+
+
+PRODUCT_FLOPS = 2 * SIDE**3
+
+
+def peak_memory() -> int:
+    """The most memory this process has held so far, in bytes.
+
+    Linux hands the ru_maxrss of a parent down to its children, so the kernel's own mark is asked there.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)
+        if line is not None:
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def forget_peak() -> None:
+    """Let the mark start anew from what is held now, where the kernel can: loading data must not hide what follows."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def machine() -> dict[str, Any]:
+    """What the times were taken on."""
+    flags = _cpu_flags()
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "avx512": any(flag.startswith("avx512") for flag in flags),
+        "bf16": sorted(flag for flag in flags if "bf16" in flag),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def _cpu_flags() -> list[str]:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])

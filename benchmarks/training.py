@@ -1,0 +1,112 @@
+"""Figure 5: a step of adversarial training crafted by ours and by torchattacks, and how robust both leave a model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from peers import field, ours_leaving
+from strength import held, one_sided
+from subjects import SUBJECTS, WARMUP, Bench, Subject, fresh
+from timing import interleaved
+from torch import nn
+
+from holdfast import PGD, Adversarial, Batch, Rng, Rows, Terms, adapt
+from holdfast.contracts import Method, Needs
+from holdfast.losses.classification import cross_entropy
+from holdfast.models.crafting import unwrapped
+
+RIVAL = "torchattacks"
+_JUDGED_STEPS, _LEVEL = 40, 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crafted:
+    """Adversarial training whose samples are crafted by a peer; all else is as in holdfast's own method."""
+
+    library: str
+    eps: float
+    step: float
+    steps: int
+    warmup: float = 0.0
+    needs = Needs()
+
+    def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        """The loss on a batch."""
+        share = 1.0 if progress >= self.warmup else progress / self.warmup
+        craft = field().present[self.library]
+        x_adv = craft(unwrapped(model), batch.x, batch.y, share * self.eps, share * self.step, self.steps)
+        total = cross_entropy(adapt(model).outputs(x_adv), Rows(batch.y, batch.index)).mean()
+        return Terms(total, {"cross_entropy": total})
+
+
+def _methods(subject: Subject, steps: int, warmup: float) -> dict[str, Method]:
+    step = 2.5 * subject.eps / steps
+    attack = PGD(threat=subject.threat, steps=steps, step=step, keep="last")
+    mine: dict[str, Method] = {"holdfast": Adversarial(attack=attack, warmup=warmup)}
+    rival = Crafted(library=RIVAL, eps=subject.eps, step=step, steps=steps, warmup=warmup)
+    return mine | ({RIVAL: rival} if RIVAL in field().present else {})
+
+
+def training_step(bench: Bench, name: str) -> dict[str, Any]:
+    """One step of adversarial training: craft, forward, backward, update."""
+    steps, repeats = bench.budget.train_steps, bench.budget.repeats
+    rows, headlines, failed = [], [], {}
+    for size in bench.budget.train_batches:
+        x, y = bench.samples(name, size)
+        batch = Batch(x, y, torch.arange(len(x)))
+        calls = {who: _stepper(name, method, batch) for who, method in _methods(SUBJECTS[name], steps, 0.0).items()}
+        times = interleaved(calls, repeats)
+        failed |= times.failed
+        rows += [
+            {"batch": size, "crafted by": who, "median": times.median(who), "seconds": times.seconds[who]}
+            for who in times.seconds
+        ]
+        if RIVAL in times.seconds and "holdfast" in times.seconds:
+            ratio = times.ratio(RIVAL, "holdfast")["ratio"]
+            what = f"{name}, training step, batch {size}: times as fast as crafted with {RIVAL}"
+            headlines.append({"what": what, "value": ratio, "wanted": ">= 2", "met": ratio >= 2})
+    facts = {"n": list(bench.budget.train_batches), "repeats": repeats, "steps": steps, "eps": SUBJECTS[name].eps}
+    facts |= {"data": bench.data_name(name), "dtype": "float32", "failed": failed}
+    return {"facts": facts, "rows": rows, "headlines": headlines}
+
+
+class _stepper:  # noqa: N801 (it is called like a function)
+    """A model of its own that takes one step more each time it is called."""
+
+    def __init__(self, name: str, method: Method, batch: Batch) -> None:
+        self.model, self.method, self.batch, self.taken = fresh(name), method, batch, 0
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+
+    def __call__(self) -> None:
+        self.model.train()
+        terms = self.method(self.model, self.batch, progress=1.0, rng=Rng(0).fork(self.taken))
+        self.optimizer.zero_grad(set_to_none=True)
+        terms.total.backward()
+        self.optimizer.step()
+        self.taken += 1
+
+
+def trained(bench: Bench, name: str) -> dict[str, Any]:
+    """Models trained with either crafting, judged by the same attack: is ours no less robust?"""
+    subject, sizes = SUBJECTS[name], bench.sizes(name)
+    x, y = bench.samples(name, sizes.judged)
+    step, rows = 2.5 * subject.eps / _JUDGED_STEPS, []
+    stood: dict[str, list[Any]] = {}
+    for seed in bench.budget.seeds:
+        for who, method in _methods(subject, sizes.craft_steps, WARMUP).items():
+            model = bench.trained(name, method, samples=bench.budget.seed_train, epochs=2, seed=seed)
+            x_adv = ours_leaving(model, x, y, subject.eps, step, _JUDGED_STEPS)
+            stood.setdefault(who, []).append(held(model, x, x_adv, y, subject))
+            rows.append({"seed": seed, "crafted by": who, "robust": float(stood[who][-1].mean())})
+    headlines = []
+    if RIVAL in stood:
+        mine, other = np.concatenate(stood["holdfast"]), np.concatenate(stood[RIVAL])
+        p = one_sided(other, mine)
+        what = (
+            f"{name}, trained: {mine.mean():.2%} robust, with {RIVAL} {other.mean():.2%}; one-sided p that ours is less"
+        )
+        headlines.append({"what": what, "value": p, "wanted": f"> {_LEVEL}", "met": p > _LEVEL})
+    facts = {"n": len(x), "repeats": len(bench.budget.seeds), "steps": _JUDGED_STEPS, "eps": subject.eps}
+    facts |= {"data": bench.data_name(name), "dtype": "float32", "trained on": bench.budget.seed_train}
+    return {"facts": facts, "rows": rows, "headlines": headlines}
