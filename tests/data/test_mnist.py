@@ -106,6 +106,7 @@ def test_missing_files_are_named_with_where_and_how(tmp_path, monkeypatch):
     said = str(refusal.value)
     assert all(file in said for file in FILES)
     assert f"looked in {tmp_path / 'mnist'} and {tmp_path}" in said
+    assert "torchvision.datasets.MNIST(DIR, download=True)" in said
     assert "--data-dir DIR" in said
     assert "HOLDFAST_DATA" in said
     assert "\n" not in said

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.data._files import find
+from holdfast.data._files import find, refuse_unpublished
 from holdfast.data.split import DataSet, Split, checked, split_train
 
 _UBYTE = 8
@@ -51,18 +51,9 @@ def _parse(stream: BufferedIOBase, path: Path, rank: int, published: str | None)
     if len(body) != prod(shape):
         given = "more" if len(body) > prod(shape) else f"only {len(body)}"
         raise ValueError(f"{path} promises {prod(shape)} bytes of data but holds {given}; download it again")
-    _verify(path, header, body, published)
+    if published is not None:
+        refuse_unpublished(path, sha256(header + body).hexdigest(), published, "unpacked SHA-256")
     return torch.frombuffer(body, dtype=torch.uint8).reshape(shape) if body else torch.empty(shape, dtype=torch.uint8)
-
-
-def _verify(path: Path, header: bytes, body: bytearray, published: str | None) -> None:
-    found = sha256(header)
-    found.update(body)
-    if published is not None and found.hexdigest() != published:
-        raise ValueError(
-            f"{path} is not the published file: its unpacked SHA-256 is {found.hexdigest()[:16]}… where "
-            f"{published[:16]}… is published; download it again, or say verify = false to use it as it is"
-        )
 
 
 def load_four(
@@ -71,12 +62,13 @@ def load_four(
     *,
     classes: tuple[str, ...],
     published: Mapping[str, str],
+    get: str,
     valid: float | int,
     seed: int,
     verify: bool,
 ) -> DataSet:
     """A data set of images and labels in the four idx files that MNIST introduced."""
-    paths = find(name, published, folder)
+    paths = find(name, published, folder, get=get)
 
     def part(prefix: str, called: str) -> Split:
         images, labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"

@@ -17,8 +17,18 @@ _PUBLISHED = {
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 
+_GET = "torchvision.datasets.FashionMNIST(DIR, download=True) leaves Zalando's four files in DIR/FashionMNIST/raw"
+
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
     """Fashion-MNIST from its four idx files; others than the published ones are refused unless ``verify`` is off."""
-    name = "fashion-mnist"
-    return load_four(name, folder, classes=_CLASSES, published=_PUBLISHED, valid=valid, seed=seed, verify=verify)
+    return load_four(
+        "fashion-mnist",
+        folder,
+        classes=_CLASSES,
+        published=_PUBLISHED,
+        get=_GET,
+        valid=valid,
+        seed=seed,
+        verify=verify,
+    )

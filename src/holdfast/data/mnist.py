@@ -14,8 +14,18 @@ _PUBLISHED = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 
+_GET = "torchvision.datasets.MNIST(DIR, download=True) leaves LeCun's four files in DIR/MNIST/raw"
+
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
     """MNIST from its four idx files; files other than the published ones are refused unless ``verify`` is off."""
-    digits = tuple("0123456789")
-    return load_four("mnist", folder, classes=digits, published=_PUBLISHED, valid=valid, seed=seed, verify=verify)
+    return load_four(
+        "mnist",
+        folder,
+        classes=tuple("0123456789"),
+        published=_PUBLISHED,
+        get=_GET,
+        valid=valid,
+        seed=seed,
+        verify=verify,
+    )

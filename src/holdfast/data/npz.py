@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.data.split import DataSet, checked, split_train
+from holdfast.data.split import DataSet, data_set
+
+TAKES = "PATH"
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 _NEEDED = ("x_train", "y_train", "x_test", "y_test")
@@ -28,12 +30,9 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     classes = len(np.unique(raw["y_train"]))  # so a gap in the labels is a label out of range
     arrays = {name: _tensor(folder, name, array) for name, array in raw.items()}
     parts = {
-        part: checked(arrays[f"x_{part}"], arrays[f"y_{part}"], classes=classes, part=f"{folder.name} {part}")
-        for part in ("train", "valid", "test")
-        if f"x_{part}" in arrays
+        part: (arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "valid", "test") if f"x_{part}" in arrays
     }
-    train, held = (parts["train"], parts["valid"]) if "valid" in parts else split_train(parts["train"], valid, seed)
-    return DataSet(f"npz:{folder.name}", train, held, parts["test"], tuple(map(str, range(classes))))
+    return data_set(f"npz:{folder.name}", parts, tuple(map(str, range(classes))), valid=valid, seed=seed)
 
 
 def _read(path: Path) -> dict[str, _Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -140,6 +140,15 @@ def split_train(full: Split, share: float | int, seed: int) -> tuple[Split, Spli
     for label, many in enumerate(_apportion(counts.tolist(), _number(share, counts))):
         held[order[full.y[order] == label][:many]] = True
     return full.take((~held).nonzero()[:, 0]), full.take(held.nonzero()[:, 0])
+
+
+def data_set(
+    name: str, parts: Mapping[str, tuple[Tensor, Tensor]], classes: Sequence[str], *, valid: float | int, seed: int
+) -> DataSet:
+    """The x and y of the parts train, test and, where given, valid, checked; else validation is held out of train."""
+    splits = {part: checked(x, y, classes=len(classes), part=f"{name} {part}") for part, (x, y) in parts.items()}
+    train, held = (splits["train"], splits["valid"]) if "valid" in splits else split_train(splits["train"], valid, seed)
+    return DataSet(name, train, held, splits["test"], tuple(classes))
 
 
 def _number(share: float | int, counts: Tensor) -> int:
