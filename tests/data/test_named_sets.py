@@ -18,9 +18,19 @@ def members():
 
 
 def test_the_file_name_is_the_recipe_name():
-    sets = [file for file in members() if file not in {"split", "samplers"}]
+    sets = [file for file in members() if file not in {"split", "samplers", "own", "augment"}]
     assert data.names() == sorted(file.replace("_", "-") for file in sets)
-    assert {"digits", "mnist", "fashion-mnist", "npz"} <= set(data.names())
+    assert {
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "npz",
+        "cifar10",
+        "tiny-imagenet",
+        "image-folder",
+        "libsvm",
+        "hub",
+    } == set(data.names())
 
 
 @pytest.mark.parametrize("name", data.names())
@@ -49,16 +59,24 @@ def test_load_by_name_passes_everything_on():
 
 @pytest.mark.parametrize(
     ("given", "near"),
-    [("mnst", "mnist"), ("fashion_mnist", "fashion-mnist"), ("Digits", "digits"), ("digits:x", "digits")],
+    [
+        ("mnst", "mnist"),
+        ("fashion_mnist", "fashion-mnist"),
+        ("Digits", "digits"),
+        ("digits:x", "digits"),
+        ("CIFAR-10", "cifar10"),
+        ("tinyimagenet", "tiny-imagenet"),
+        ("image_folder:x", "image-folder"),
+    ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(given, near):
     with pytest.raises(
-        ValueError, match=f"no data set is called '{given}'; there are .*npz:PATH; did you mean '{near}'"
+        ValueError, match=f"no data set is called '{given}'; there are .*npz:PATH.*; did you mean '{near}'"
     ):
         data.load(given)
 
 
-@pytest.mark.parametrize("given", ["", "split", "samplers", "_idx", "os", "../x", "zzzz"])
+@pytest.mark.parametrize("given", ["", "split", "samplers", "own", "augment", "_idx", "os", "../x", "zzzz", ":x"])
 def test_machinery_is_not_a_data_set(given):
     with pytest.raises(ValueError, match=f"no data set is called '{given}'"):
         data.load(given)
@@ -81,6 +99,16 @@ def test_own_arrays_by_path(own, monkeypatch):
     assert len(data.load("npz:deep/mine.npz", valid=2).test) == 3
 
 
+@pytest.mark.parametrize("name", ["npz", "libsvm", "image-folder", "imagefolder"])
+def test_what_follows_the_colon_is_a_path_under_the_folder_or_as_it_stands(tmp_path, monkeypatch, name):
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/mine"):
+        data.load(f"{name}:mine", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"(at|files|needs) absent"):
+        data.load(f"{name}:absent", tmp_path)
+
+
 def test_own_arrays_under_the_environment(own, monkeypatch):
     monkeypatch.setenv("HOLDFAST_DATA", str(own))
     assert len(data.load("npz:deep/mine.npz", valid=2).test) == 3
@@ -88,7 +116,7 @@ def test_own_arrays_under_the_environment(own, monkeypatch):
         data.load("npz:deep/other.npz", valid=2)
 
 
-def test_naming_the_sets_does_not_import_scikit_learn():
-    code = "import sys, holdfast.data; holdfast.data.names(); print('sklearn' in sys.modules)"
+def test_naming_the_sets_does_not_import_scikit_learn_or_datasets():
+    code = "import sys, holdfast.data; holdfast.data.names(); print({'sklearn', 'datasets'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "False"
+    assert out.strip() == "set()"

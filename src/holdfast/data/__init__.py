@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Protocol, cast
+from types import ModuleType
 
 from holdfast.data._files import root
 from holdfast.data.samplers import Order, Pool, Positives
@@ -14,20 +14,18 @@ from holdfast.data.split import DataSet, Split, checked, split_train
 
 __all__ = ["DataSet", "Order", "Pool", "Positives", "Split", "about", "checked", "load", "names", "split_train"]
 
-
-class _Load(Protocol):
-    def __call__(self, folder: Path | None, *, valid: float | int, seed: int, verify: bool) -> DataSet: ...
+_ALIASES = {"imagefolder": "image-folder"}  # as torchvision writes it
 
 
-def _loaders() -> dict[str, _Load]:
+def _sets() -> dict[str, ModuleType]:
     files = [info.name for info in iter_modules(__path__) if not info.name.startswith("_")]
     modules = {file.replace("_", "-"): import_module(f"{__name__}.{file}") for file in files}
-    return {name: cast(_Load, module.load) for name, module in modules.items() if hasattr(module, "load")}
+    return {name: module for name, module in modules.items() if hasattr(module, "load")}
 
 
 def names() -> list[str]:
     """The data sets that can be named in a recipe."""
-    return sorted(_loaders())
+    return sorted(_sets())
 
 
 def about(name: str) -> str:
@@ -39,22 +37,36 @@ def about(name: str) -> str:
 def load(
     name: str, folder: str | Path | None = None, *, valid: float | int = 0.1, seed: int = 0, verify: bool = True
 ) -> DataSet:
-    """The data set of this name (``npz:PATH`` for your own arrays), its files under ``folder`` or HOLDFAST_DATA.
+    """The data set of this name, its files under ``folder`` or HOLDFAST_DATA.
 
-    ``valid`` is the share or number of training samples held out for validation, and ``seed`` decides which.
+    Your own data: ``npz:PATH``, ``image-folder:PATH``, ``libsvm:PATH`` or ``hub:NAME@REVISION``. ``valid`` is the
+    share or number of training samples held out for validation, and ``seed`` decides which.
     """
-    loaders = _loaders()
-    if name.startswith("npz:"):
-        return loaders["npz"](_own_file(name.removeprefix("npz:"), folder), valid=valid, seed=seed, verify=verify)
-    if name not in loaders:
-        near = get_close_matches(name, loaders, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
-        known = ", ".join("npz:PATH" if one == "npz" else one for one in sorted(loaders))
-        raise ValueError(f"no data set is called {name!r}; there are {known}; {hint}")
+    sets = _sets()
+    kind, colon, own = name.partition(":")
+    kind = _ALIASES.get(kind, kind)
+    takes = _takes(sets[kind]) if kind in sets else None
+    if kind not in sets or (colon and not takes):
+        raise ValueError(_unknown(name, sets))
     place = Path(folder).expanduser() if folder else None
-    return loaders[name](place, valid=valid, seed=seed, verify=verify)
+    if colon:
+        place = _own_path(own, folder) if takes == "PATH" else Path(own)
+    found: DataSet = sets[kind].load(place, valid=valid, seed=seed, verify=verify)
+    return found
 
 
-def _own_file(file: str, folder: str | Path | None) -> Path:
-    top, path = root(folder), Path(file).expanduser()
-    return top / path if top and (top / path).is_file() else path
+def _takes(module: ModuleType) -> str | None:
+    """What follows the colon in the name of a set of your own."""
+    return getattr(module, "TAKES", None)
+
+
+def _unknown(name: str, sets: dict[str, ModuleType]) -> str:
+    near = get_close_matches(name.lower(), sets, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
+    known = ", ".join(f"{one}:{takes}" if (takes := _takes(sets[one])) else one for one in sorted(sets))
+    return f"no data set is called {name!r}; there are {known}; {hint}"
+
+
+def _own_path(given: str, folder: str | Path | None) -> Path:
+    top, path = root(folder), Path(given).expanduser()
+    return top / path if top and (top / path).exists() else path

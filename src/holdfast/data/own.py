@@ -1,0 +1,128 @@
+"""A data set from a torch Dataset or DataLoader of your own, read through once and kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from holdfast.data.split import DataSet, data_set
+
+_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+def from_dataset(
+    train: Dataset[Any],
+    test: Dataset[Any],
+    *,
+    classes: Sequence[str] | None = None,
+    valid: float | int = 0.1,
+    seed: int = 0,
+) -> DataSet:
+    """The samples (x, y) of two data sets, in their order; x is a tensor or array in [0, 1] or uint8, or an image.
+
+    Each sample is read once: random augmentation inside your data set is frozen at that moment, and so is
+    normalization, which belongs inside the model. ``classes`` defaults to ``train.classes``, else to numbers.
+    """
+    parts = {part: _stacked(part, _samples(rows)) for part, rows in (("train", train), ("test", test))}
+    return _whole(parts, classes, train, valid, seed)
+
+
+def from_loader(
+    train: DataLoader[Any],
+    test: DataLoader[Any],
+    *,
+    classes: Sequence[str] | None = None,
+    valid: float | int = 0.1,
+    seed: int = 0,
+) -> DataSet:
+    """The samples of two loaders of batches (x, y), in their order: loaders that shuffle or drop samples are refused.
+
+    As with :func:`from_dataset` each sample is read once, so random augmentation is frozen at that moment.
+    """
+    for part, loader in (("train", train), ("test", test)):
+        if isinstance(loader.sampler, _RANDOM) or loader.drop_last:
+            raise ValueError(
+                f"the {part} loader shuffles or drops its last batch, but a sample is known by its position; "
+                "give a loader with shuffle=False and drop_last=False"
+            )
+    parts = {part: _stacked(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
+    return _whole(parts, classes, train.dataset, valid, seed)
+
+
+def _whole(
+    parts: dict[str, tuple[Tensor, Tensor]],
+    classes: Sequence[str] | None,
+    train: Dataset[Any],
+    valid: float | int,
+    seed: int,
+) -> DataSet:
+    many = len(set(parts["train"][1].tolist()))  # so a gap in the labels is a label out of range
+    named = classes or getattr(train, "classes", None) or range(many)
+    return data_set("own", parts, [str(one) for one in named], valid=valid, seed=seed)
+
+
+def _samples(rows: Any) -> Iterator[Any]:
+    # by position where there is one: iterating would stop at whatever raises IndexError
+    return (rows[i] for i in range(len(rows))) if hasattr(rows, "__len__") else iter(rows)
+
+
+def _unbatched(part: str, loader: Iterable[Any]) -> Iterator[Any]:
+    for number, batch in enumerate(loader):
+        x, y = _pair(batch, f"batch {number} of the {part} loader")
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or len(x) != len(y):
+            raise ValueError(
+                f"batch {number} of the {part} loader is not a tensor x with a label for each row; collate so"
+            )
+        yield from zip(x, y, strict=True)
+
+
+def _pair(sample: Any, where: str) -> tuple[Any, Any]:
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise ValueError(
+            f"{where} is a {type(sample).__name__} but a pair (x, y) is needed; wrap it so that it gives pairs"
+        )
+    return sample[0], sample[1]
+
+
+def _stacked(part: str, samples: Iterator[Any]) -> tuple[Tensor, Tensor]:
+    xs: list[Tensor] = []
+    ys: list[Tensor] = []
+    for i, sample in enumerate(samples):
+        where = f"sample {i} of the {part} set"
+        x, y = _pair(sample, where)
+        xs.append(_tensor(x, where))
+        ys.append(_label(y, where))
+        if xs[-1].shape != xs[0].shape or xs[-1].dtype != xs[0].dtype:
+            raise ValueError(f"{where} is {_said(xs[-1])} but the first one is {_said(xs[0])}; give all the same")
+    if not xs:
+        raise ValueError(f"the {part} set is empty; give at least one sample")
+    return torch.stack(xs), torch.stack(ys)
+
+
+def _tensor(x: Any, where: str) -> Tensor:
+    if isinstance(x, Image.Image):
+        pixels = np.array(x if x.mode == "L" else x.convert("RGB"))
+        return torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
+    if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
+        return torch.from_numpy(x.copy())
+    if isinstance(x, Tensor):
+        return x.detach().cpu()
+    raise ValueError(f"{where} has x of type {type(x).__name__}; give a tensor, a numeric array or an image")
+
+
+def _label(y: Any, where: str) -> Tensor:
+    if isinstance(y, int | np.integer):
+        return torch.tensor(int(y))
+    if isinstance(y, Tensor) and y.ndim == 0 and not y.is_floating_point():
+        return y.detach().cpu().to(torch.int64)
+    raise ValueError(f"{where} has the label {str(y)[:40]} of type {type(y).__name__}; give a whole number")
+
+
+def _said(x: Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
