@@ -69,6 +69,7 @@ strip = "PGD-3"
 """
 
 THREAT = Threat(LInf(), 0.1)
+FABRIC = Fabric(accelerator="cpu", devices=1)
 
 
 def table(**sections: Any) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def run_job(job: Job, data: DataSet, stop_at: int | None = None) -> Job:
         if done == stop_at:
             raise KeyboardInterrupt
 
-    train(job, data, Fabric(accelerator="cpu", devices=1), tick)
+    train(job, data, FABRIC, tick)
     return job
 
 
