@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ablation import ablation
-from budgets import BUDGETS, Budget
-from memory import memory
-from peers import field
-from speed import pgd, share, undefended
-from strength import strength
-from subjects import Bench
-from table import markdown
-from timing import machine
-from training import trained, training_step
+from bench.ablation import ablation
+from bench.budgets import BUDGETS, Budget
+from bench.memory import memory
+from bench.peers import field
+from bench.speed import pgd, share, undefended
+from bench.strength import strength
+from bench.subjects import Bench
+from bench.table import markdown
+from bench.timing import machine
+from bench.training import trained, training_step
 
 from holdfast.report.atomic import write_text
 from holdfast.run.study import commit
@@ -147,7 +147,7 @@ def _code() -> str:
     here = Path(__file__).resolve().parent
     package = here.parent / "src" / "holdfast"
     folders = [package / name for name in ("attacks", "methods", "models", "losses")]
-    files = [*here.glob("*.py"), *package.glob("*.py"), *(f for folder in folders for f in folder.rglob("*.py"))]
+    files = [*here.rglob("*.py"), *package.glob("*.py"), *(f for folder in folders for f in folder.rglob("*.py"))]
     files += [package / "run" / f"{name}.py" for name in ("judge", "train", "evaluate")]
     return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 

@@ -3,20 +3,20 @@
 import json
 
 import numpy as np
-import peers
 import pytest
 import torch
-from ablation import replaced
-from budgets import BUDGETS, FULL, QUICK
+from bench import peers
+from bench.ablation import replaced
+from bench.budgets import BUDGETS, FULL, QUICK
+from bench.peers import Peer, passes
+from bench.speed import flops
+from bench.strength import one_sided
+from bench.subjects import SUBJECTS, fitted
+from bench.table import markdown, rows
+from bench.timing import Times, interleaved, machine, peak_memory
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import Peer, passes
 from scipy.stats import binomtest
-from speed import flops
-from strength import one_sided
-from subjects import SUBJECTS, fitted
-from table import markdown, rows
-from timing import Times, interleaved, machine, peak_memory
 from torch import nn
 
 import attacks

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peers import OURS, PEERS, SAME, Pgd, ours_leaving, said
-from subjects import SUBJECTS, Bench, Subject
 from torch import Tensor, nn
 
+from bench.peers import OURS, PEERS, SAME, Pgd, ours_leaving, said
+from bench.subjects import SUBJECTS, Bench, Subject
 from holdfast import Rng
 from holdfast.run.judge import judge, predict
 

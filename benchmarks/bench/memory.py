@@ -1,9 +1,10 @@
 """Figure 6: the most memory an evaluation holds, each number of samples in a process of its own.
 
-``python benchmarks/memory.py FOLDER BUDGET SUBJECT N THREADS`` is that process: it prints one line of JSON.
+``python -m bench.memory FOLDER BUDGET SUBJECT N THREADS`` is that process: it prints one line of JSON.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from budgets import BUDGETS
-from peers import Field
-from subjects import SUBJECTS, Bench, dataset, first
-from timing import forget_peak, peak_memory
 
+from bench.budgets import BUDGETS
+from bench.peers import Field
+from bench.subjects import SUBJECTS, Bench, dataset, first
+from bench.timing import forget_peak, peak_memory
 from holdfast import PGD
 from holdfast.run.evaluate import Subject, Trial, evaluate
 
@@ -37,7 +38,9 @@ def memory(bench: Bench, name: str) -> dict[str, Any]:
 
 def _measured(bench: Bench, name: str, n: int) -> dict[str, Any]:
     settings = [str(bench.models), bench.budget.name, name, str(n), str(torch.get_num_threads())]
-    said = subprocess.run([sys.executable, __file__, *settings], capture_output=True, text=True, check=False)
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "bench.memory", *settings]
+    said = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     if said.returncode:
         raise RuntimeError(f"measuring memory failed: {said.stderr.strip().splitlines()[-1:]}")
     return json.loads(said.stdout.splitlines()[-1])

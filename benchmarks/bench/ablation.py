@@ -6,10 +6,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from subjects import SUBJECTS, Bench, Subject
-from timing import Times, interleaved
 from torch import Tensor, nn
 
+from bench.subjects import SUBJECTS, Bench, Subject
+from bench.timing import Times, interleaved
 from holdfast import PGD, Rng
 from holdfast.attacks import _ascent
 from holdfast.models import folding

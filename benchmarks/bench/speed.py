@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Any
 
-from peers import OURS, SAME, Pgd, ours_leaving, passes
-from strength import LEAVING, held
-from subjects import SUBJECTS, Bench, Subject
-from timing import PRODUCT_FLOPS, Times, interleaved, product
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.peers import OURS, SAME, Pgd, ours_leaving, passes
+from bench.strength import LEAVING, held
+from bench.subjects import SUBJECTS, Bench, Subject
+from bench.timing import PRODUCT_FLOPS, Times, interleaved, product
 from holdfast import PGD, Rng, Rows
 from holdfast.contracts import Meter
 from holdfast.losses.classification import cross_entropy

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from budgets import Budget, Sizes
 from lightning_fabric import Fabric
-from peers import Field, said
 from torch import Tensor, nn
 
+from bench.budgets import Budget, Sizes
+from bench.peers import Field, said
 from holdfast import PGD, Adversarial, LInf, Plain, Threat, data
 from holdfast.contracts import Method
 from holdfast.data import DataSet, Split

@@ -14,8 +14,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from peers import said
 from torch import Tensor
+
+from bench.peers import said
 
 SIDE = 2048
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers import field, ours_leaving
-from strength import held, one_sided
-from subjects import SUBJECTS, WARMUP, Bench, Subject, fresh
-from timing import interleaved
 from torch import nn
 
+from bench.peers import field, ours_leaving
+from bench.strength import held, one_sided
+from bench.subjects import SUBJECTS, WARMUP, Bench, Subject, fresh
+from bench.timing import interleaved
 from holdfast import PGD, Adversarial, Batch, Rng, Rows, Terms, adapt
 from holdfast.contracts import Method, Needs
 from holdfast.losses.classification import cross_entropy
