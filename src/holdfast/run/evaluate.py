@@ -25,6 +25,8 @@ from holdfast.run.config import curve_name
 from holdfast.run.judge import judge, predict
 
 SHOWN = 8
+CLEAN = frozenset({"label", "forwards", "backwards", "seconds"})
+ATTACKED = frozenset({"fooled", "distance", "outside"})
 
 Part = Mapping[str, NDArray[Any]]
 Tick = Callable[[int, int, str], None]
@@ -109,7 +111,7 @@ class _Bench:
     def part(self, trial: Trial | None, number: int, before: list[Part]) -> Part:
         """The stored part if it is of the same model, data, attack and seed; else a fresh one, stored."""
         path = self.folder / f"{self._key(trial, number)}.npz"
-        stored = _read(path)
+        stored = _read(path, CLEAN if trial is None else CLEAN | ATTACKED)
         if stored is not None:
             return stored
         batch = self.split.batch(self.shards[number], self.device)
@@ -164,13 +166,13 @@ def _standing(batch: Batch, before: list[Part]) -> dict[str, NDArray[Any]]:
     return part
 
 
-def _read(path: Path) -> Part | None:
+def _read(path: Path, needed: frozenset[str]) -> Part | None:
     if not path.is_file():
         return None
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy leaves a damaged file open
             part = {name: stored[name] for name in stored.files}
-        return part if "seconds" in part else None  # the last one written: a damaged list of members loses it
+        return part if needed <= part.keys() else None
     except Exception:  # damaged, which raises nearly anything inside numpy and zipfile: computed and written again
         return None
 
@@ -208,8 +210,3 @@ def _joined(parts: list[Part], name: str) -> NDArray[Any]:
 def _spent(parts: list[Part]) -> dict[str, Any]:
     passes = {name: sum(int(part[name]) for part in parts) for name in ("forwards", "backwards")}
     return {"seconds": sum(float(part["seconds"]) for part in parts), **passes}
-
-
-def rounded(x_adv: Tensor, levels: int) -> Tensor:
-    """Adversarial inputs as an image file would hold them: the nearest multiples of 1/levels."""
-    return (x_adv * levels).round() / levels

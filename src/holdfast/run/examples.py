@@ -5,15 +5,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.contracts import Rows
+from holdfast.geometry import Threat
 from holdfast.report.atomic import write_bytes
 from holdfast.report.summary import Share
 from holdfast.report.text import share_text
 from holdfast.rng import Rng
-from holdfast.run.evaluate import rounded
 from holdfast.run.judge import judge
 from holdfast.run.study import Workshop
+
+
+def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:
+    """Adversarial inputs as an image file would hold them: multiples of 1/levels, the nearest where that stays inside.
+
+    A sample that the nearest levels carry out of the threat takes, number by number, the level on the side of x.
+    """
+    grid = x_adv * levels
+    near, towards = grid.round() / levels, torch.where(x_adv > x, grid.floor(), grid.ceil()) / levels
+    inside = threat.contains(near, x).reshape(-1, *[1] * (x.ndim - 1))
+    return torch.where(inside, near, towards)
 
 
 def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
@@ -28,7 +40,7 @@ def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: i
         batch = split.batch(which, device)
         x_adv = chosen(model, batch.x, Rows(batch.y, batch.index), rng=rng)
         if levels is not None:
-            x_adv = rounded(x_adv, levels)
+            x_adv = rounded(x_adv, batch.x, levels, chosen.threat)
         verdict = judge(model, batch.x, x_adv, batch.y, chosen.threat, rng.fork("judge"))
         columns = {"x": batch.x, "x_adv": x_adv, "y": batch.y, "index": batch.index, "label": verdict.label}
         columns |= {"fooled": verdict.fooled, "distance": verdict.distance, "inside": verdict.inside}
@@ -43,6 +55,6 @@ def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: i
     said = f"{held} of {len(split)} are still classified right"
     if outside:
         said += f"; {outside} points lie outside the threat and count as not fooled" + (
-            " (rounding moved them: an eps that is a multiple of 1/levels avoids this)" if levels else ""
+            " (rounding moved them there: the inputs themselves are not multiples of 1/levels)" if levels else ""
         )
     return f"{said}\nsaved: {path}"

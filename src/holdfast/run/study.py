@@ -101,6 +101,8 @@ class Workshop:
         job.check(self.data)  # records must not name settings that the weights were not trained with
         path = job.folder / f"{self.recipe.evaluate.weights}.safetensors"
         tensors, _ = checkpoint.read(path)
+        if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != checkpoint.digest(tensors):
+            raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
         model = build_model(self.recipe.model, self.data.shape, len(self.data.classes), seed)
         checkpoint.load_weights(model, tensors, path)
         return self.fabric.to_device(model).eval(), checkpoint.digest(tensors)
@@ -143,7 +145,7 @@ class Workshop:
         )
 
     def _facts(self, method: str, seed: int, digest: str) -> dict[str, Any]:
-        trained = json.loads((self.folder(method, seed) / "trained.json").read_text(encoding="utf-8"))
+        trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
         return {
             "model": method,
             "method": find.name_of(self.recipe.methods[method].method),
@@ -152,6 +154,7 @@ class Workshop:
             "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
             "recipe": json_table(self.recipe.table()),
             "training": trained,
+            "crafting": described(self.model(method, seed)[0]),
             "versions": versions(),
             "commit": commit(),
         }
@@ -164,13 +167,23 @@ def finished(recipe: Recipe, out: Path) -> list[Run]:
         for seed in recipe.seeds:
             folder = out / method / f"seed-{seed}"
             if (folder / "records" / "facts.json").is_file():
-                lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-                metrics = [json.loads(line) for line in lines]
-                records, kind = Records.load(folder / "records"), find.name_of(entry.method)
-                runs.append(Run(name=method, method=kind, seed=seed, records=records, metrics=metrics))
+                records = Records.load(folder / "records")
+                if _decisive(records.facts["recipe"], method) != _decisive(json_table(recipe.table()), method):
+                    raise ValueError(
+                        f"{folder} holds records of other settings; give the --set changes they were made with, "
+                        f"or evaluate again with `holdfast run {recipe.name}`"
+                    )
+                metrics = read_lines(folder / "metrics.jsonl")
+                runs.append(Run(name=method, method=find.name_of(entry.method), seed=seed, records=records, metrics=metrics))
     if not runs:
         raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
     return runs
+
+
+def _decisive(table: Mapping[str, Any], method: str) -> str:
+    """The part of a resolved recipe that decides the records of one method."""
+    parts = {name: table.get(name) for name in ("data", "model", "threat", "validate", "attacks", "evaluate")}
+    return toml.dumps(parts | {"method": table.get("methods", {}).get(method)})
 
 
 def report(recipe: Recipe, out: Path) -> Path:
