@@ -342,3 +342,14 @@ def test_check_accepts_what_is_in_the_box() -> None:
 def test_norms_are_known_by_their_names() -> None:
     assert {name: type(norm) for name, norm in NORMS.items()} == {"linf": LInf, "l2": L2, "l1": L1, "l0": L0}
     assert str(Threat(LInf(), 8 / 255)) == "linf eps 0.0313725"
+
+
+@pytest.mark.parametrize("norm", [LInf, "linf", None])
+def test_what_is_no_norm_is_refused(norm: object) -> None:
+    with pytest.raises(ValueError, match="with the brackets"):
+        Threat(norm, 0.1)  # type: ignore[arg-type]
+
+
+def test_an_eps_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"eps is '8/255' but must be a number"):
+        Threat(LInf(), "8/255")  # type: ignore[arg-type]

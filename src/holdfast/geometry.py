@@ -214,6 +214,10 @@ class Threat:
     high: float = 1.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.norm, type) or not hasattr(self.norm, "project"):
+            raise ValueError(f"norm is {self.norm!r} but must be one of LInf(), L2(), L1(), L0(), with the brackets")
+        if not isinstance(self.eps, int | float):
+            raise ValueError(f"eps is {self.eps!r} but must be a number, e.g. 8/255")
         if not self.eps >= 0:
             raise ValueError(f"eps is {self.eps} but a radius must be zero or more; give it in input units, e.g. 8/255")
         if not self.low < self.high:

@@ -11,7 +11,7 @@ from holdfast.report.text import cell_text, headline, p_text, percent, text_tabl
 
 def test_the_headline_ranks_and_counts(study) -> None:
     first, *rest = headline(study)
-    assert first.startswith("At linf eps 0.3, worst case over 3 attacks, on 500 samples: TLA holds ")
+    assert first.startswith("At linf eps 0.3, worst case over 2 attacks, on 500 samples: TLA holds ")
     means = {
         name: sum(worst(run.records, "linf", 0.3).value for run in runs) / 2 for name, runs in study.by_name().items()
     }

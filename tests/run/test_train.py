@@ -125,6 +125,8 @@ def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) ->
     assert all(round(line["clean"] * 9) == line["clean"] * 9 for line in valid)  # nine samples, no rounding on the way
     trained = json.loads((job.folder / "trained.json").read_text())
     assert trained.pop("seconds") > 0
+    for name, digest in trained.pop("weights").items():
+        assert digest == checkpoint.digest(checkpoint.read(job.folder / f"{name}.safetensors")[0])
     best = max(line["robust"] for line in valid)
     first = next(line["epoch"] for line in valid if line["robust"] == best)
     passes = {"forwards": 9 * 8, "backwards": 9 * 8}

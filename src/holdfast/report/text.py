@@ -102,7 +102,7 @@ def _mean(row: Row) -> float:
 
 
 def _who_holds(study: Study, rows: Sequence[Row]) -> str:
-    attacks = sum(attack.norm == study.norm for attack in study.attacks().values())
+    attacks = sum(a.norm == study.norm and a.speaks_for(study.eps) for a in study.attacks().values())
     bound = not all(run.records.measured(study.eps, study.norm) for run in study.runs)
     scope = f"worst case over {attacks} attack{'s' * (attacks != 1)}"
     counts = sorted({n for row in rows for n in row.n})

@@ -203,7 +203,7 @@ def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
 
 def _classes(kind: str) -> list[tuple[str, str]]:
     found = [(name, find.member(kind, name).__doc__ or "") for name in find.names(kind)]
-    return [(name, doc.strip().splitlines()[0]) for name, doc in found]
+    return [(name, doc.strip().splitlines()[0].replace("``", "")) for name, doc in found]
 
 
 def _data() -> list[tuple[str, str]]:
@@ -236,7 +236,10 @@ def main() -> None:
         raise
     except (ValueError, KeyError, FileNotFoundError) as error:
         _fail(error, BAD_INPUT)
-    except (OSError, FloatingPointError, RuntimeError, MemoryError) as error:
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        _fail(OSError(f"{error.strerror or error}{where}; free or name another place for --out and run again"), FAILED)
+    except (FloatingPointError, RuntimeError, MemoryError, ImportError) as error:
         _fail(error, FAILED)
     except Exception as error:
         _say("this is a mistake in holdfast; please report it with what --traceback before the command shows")

@@ -273,7 +273,12 @@ def _threads(value: int | None) -> int | None:
 def _named(table: Any, where: str) -> list[tuple[str, Any]]:
     if not isinstance(table, Mapping) or not table:
         raise ValueError(f"{where} must be a table with at least one entry")
+    names = [name.casefold() for name in table]
     for name in table:
+        if names.count(name.casefold()) > 1:
+            raise ValueError(
+                f"{where} has {name!r} twice but for upper and lower case, which some disks cannot tell apart"
+            )
         if not _NAME.fullmatch(name):
             raise ValueError(f"{where} has the name {name!r}; use letters, digits, spaces and . _ + @ & - only")
     return list(table.items())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Rows
 from holdfast.data import Split

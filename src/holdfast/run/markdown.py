@@ -1,5 +1,6 @@
 """The numbers of a study as Markdown, for documentation: generated, never typed."""
 
+import html
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ def write_markdown(recipe: Recipe, out: Path, changes: Sequence[str], path: Path
     call = recipe.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
     versions = runs[0].records.facts["versions"].items()
     parts = [
-        f"# {recipe.title}",
-        recipe.description,
+        f"# {html.escape(recipe.title, quote=False)}",
+        html.escape(recipe.description, quote=False),
         f"Made by `holdfast run {call}`, written by `holdfast report {call} --markdown FILE`.",
         text_table(study_of(recipe, runs)).strip(),
         _training(runs),

@@ -1,6 +1,5 @@
 """A whole study: train what is missing, evaluate, report."""
 
-import json
 import platform
 import subprocess
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from torch import nn
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
 from holdfast.data import DataSet, Split
+from holdfast.models.crafting import described
 from holdfast.report.html import write_page
 from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
@@ -24,6 +24,7 @@ from holdfast.run.assemble import build_model, load_data
 from holdfast.run.build import json_table
 from holdfast.run.config import Recipe, TransferPlan
 from holdfast.run.evaluate import Subject, evaluate, trials
+from holdfast.run.stored import read_json, read_lines
 from holdfast.run.train import Job, train
 
 Progress = Callable[[str, int, int, str], None]
@@ -130,7 +131,7 @@ class Workshop:
         """Records of one model under the attacks of the recipe."""
         plan = self.recipe.evaluate
         model, digest = self.model(method, seed)
-        facts = self._facts(method, seed, digest)
+        facts = self._facts(method, seed, model, digest)
         subject = Subject(model=model, digest=digest, folder=self.folder(method, seed), facts=facts)
         todo = trials(self.attacks(method, seed), plan.curve, plan.eps, plan.strip)
         words = f"attack {method}, seed {seed}"
@@ -144,7 +145,7 @@ class Workshop:
             tick=lambda done, total, said: self.progress(words, done, total, said),
         )
 
-    def _facts(self, method: str, seed: int, digest: str) -> dict[str, Any]:
+    def _facts(self, method: str, seed: int, model: nn.Module, digest: str) -> dict[str, Any]:
         trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
         return {
             "model": method,
@@ -154,7 +155,7 @@ class Workshop:
             "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
             "recipe": json_table(self.recipe.table()),
             "training": trained,
-            "crafting": described(self.model(method, seed)[0]),
+            "crafting": described(model),
             "versions": versions(),
             "commit": commit(),
         }
@@ -174,7 +175,9 @@ def finished(recipe: Recipe, out: Path) -> list[Run]:
                         f"or evaluate again with `holdfast run {recipe.name}`"
                     )
                 metrics = read_lines(folder / "metrics.jsonl")
-                runs.append(Run(name=method, method=find.name_of(entry.method), seed=seed, records=records, metrics=metrics))
+                runs.append(
+                    Run(name=method, method=find.name_of(entry.method), seed=seed, records=records, metrics=metrics)
+                )
     if not runs:
         raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
     return runs

@@ -51,7 +51,8 @@ class Job:
     def check(self, data: DataSet) -> str:
         """Refuse a folder that holds another job; gives the text that identifies this one."""
         path, text = self.folder / "job.json", json.dumps(self.table(data), indent=1, sort_keys=True) + "\n"
-        if path.is_file() and path.read_text(encoding="utf-8") != text:
+        other = path.read_text(encoding="utf-8") != text if path.is_file() else self.done
+        if other:
             raise ValueError(f"{self.folder} holds a model of other settings; choose another --out or remove it")
         return text
 
@@ -184,9 +185,11 @@ class _Run:
         write_text(folder / "metrics.jsonl", "".join(self.lines))  # lines were appended, which a power failure may lose
         checkpoint.write(folder / "last.safetensors", self.net.state_dict(), {"epoch": epochs})
         facts = {"steps": self.step, "epochs": epochs, "best_epoch": self.best_epoch, "best": self.best}
-        write_text(
-            folder / "trained.json", json.dumps(facts | {"seconds": self.seconds} | asdict(self.cost), indent=1) + "\n"
-        )
+        facts |= {"seconds": self.seconds, **asdict(self.cost)}
+        kept = {
+            name: checkpoint.digest(checkpoint.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")
+        }
+        write_text(folder / "trained.json", json.dumps(facts | {"weights": kept}, indent=1) + "\n")
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
 
