@@ -1,0 +1,350 @@
+"""The command line: every command, exit codes scripts can trust, errors of one sentence."""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from workbench import bits
+
+from holdfast.data import DataSet
+from holdfast.run import checkpoint, cli, config, find, toml
+from holdfast.run.assemble import build_model
+from holdfast.run.config import ModelPlan
+
+COMMANDS = {
+    "run": ["--out", "--data-dir", "--set", "--device"],
+    "train": ["--method", "--seed", "--out", "--data-dir", "--set", "--device"],
+    "evaluate": ["--method", "--seed", "--out", "--data-dir", "--set", "--device"],
+    "attack": ["--save", "--seed", "--round", "--out", "--data-dir", "--set", "--device"],
+    "report": ["--out", "--set", "--markdown"],
+    "list": [],
+    "show": ["--set"],
+}
+
+
+def one_sentence(done: SimpleNamespace, code: int) -> str:
+    """What was said of a failure, held to the form of all: one line, no traceback, nothing on stdout."""
+    lines = [line for line in done.err.splitlines() if line.startswith("holdfast: ")]
+    assert done.code == code, done.err
+    assert len(lines) == 1, done.err
+    assert "Traceback" not in done.err
+    assert not done.out
+    return lines[0].removeprefix("holdfast: ")
+
+
+def plain(text: str) -> str:
+    """Help without boxes, colours and line ends."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", text).split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches(call: Any, command: str) -> None:
+    done = call(command, "--help")
+    assert done.code == 0
+    said = plain(done.out)
+    function = next(c.callback for c in cli.app.registered_commands if c.callback.__name__.rstrip("_") == command)  # type: ignore[union-attr]
+    assert plain(function.__doc__ or "?") in said
+    for option in COMMANDS[command]:
+        assert re.search(rf"{option}\b.*?[a-z]{{3,}}", said), option
+    options = {o for o in re.findall(r"(?<![\w`])--[a-z-]+", said) if o not in ("--help",)}
+    assert set(COMMANDS[command]) <= options
+
+
+def test_the_first_help_shows_where_to_start(call: Any) -> None:
+    done = call("--help")
+    said = plain(done.out)
+    assert done.code == 0
+    assert "Start with `holdfast run quickstart`" in said
+    assert "Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted" in said
+    assert all(f" {command} " in said for command in COMMANDS)
+    assert call().code == 2  # without a command the help is shown, but nothing was done
+
+
+@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "data", "recipes"])
+def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
+    from holdfast import data
+
+    names = {
+        "attacks": find.names("attack"),
+        "methods": find.names("method"),
+        "models": find.names("encoder"),
+        "data": data.names(),
+        "recipes": config.names(),
+    }
+    done = call("list", kind)
+    assert done.code == 0
+    said = plain(done.out)
+    rows = [line.split()[0] for line in done.out.splitlines() if line[:1].strip()]
+    assert rows == names[kind]
+    assert len(said) > 25 * len(rows)
+
+
+@pytest.mark.parametrize("name", config.names())
+def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: Path) -> None:
+    done = call("show", name, "--set", "threat.eps=1/8")
+    assert done.code == 0
+    path = tmp_path / "shown.toml"
+    path.write_text(done.out)
+    assert config.load(str(path)).table() == config.load(name, ["threat.eps=1/8"]).table()
+    assert tomllib.loads(done.out)["threat"]["eps"] == 0.125
+    again = call("show", path)
+    assert again.out == done.out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run", "quickstrat"], "unknown recipe 'quickstrat'; did you mean 'quickstart'?"),
+        (["show", "nowhere.toml"], "there is no recipe file nowhere.toml"),
+        (["list", "atacks"], "unknown kind 'atacks'; did you mean 'attacks'?"),
+        (["show", "quickstart", "--set", "train.epoch=3"], "unknown key 'epoch' in methods.plain.train; did you mean"),
+        (["show", "quickstart", "--set", "train.epochs"], "--set 'train.epochs' is not of the form key=value"),
+        (["show", "quickstart", "--set", "threat.eps=-1"], "threat: eps is -1.0 but a radius must be zero or more"),
+        (["train", "quickstart", "--method", "TAL"], "unknown method 'TAL'; did you mean 'TLA'?"),
+        (["train", "quickstart", "--seed", "9"], "seed 9 is not in the recipe (0, 1, 2); add it with"),
+        (["train", "quickstart", "--device", "cudaa"], "device 'cudaa' cannot be used here ("),
+        (["train", "quickstart", "--set", "data.name=digit"], "no data set is called 'digit'"),
+        (
+            ["attack", "quickstart", "TLA", "PDG-40", "--save", "x.npz"],
+            "unknown attack 'PDG-40'; did you mean 'PGD-40'?",
+        ),
+        (["attack", "quickstart", "TAL", "MIM", "--save", "x.npz"], "unknown method 'TAL'; did you mean 'TLA'?"),
+        (
+            ["attack", "quickstart", "TLA", "MIM", "--save", "x.npz", "--round", "0"],
+            "--round is 0 but needs at least one",
+        ),
+        (
+            ["attack", "quickstart", "TLA", "MIM", "--save", "no/x.npz"],
+            "--save names no/x.npz, which lies in no, which",
+        ),
+        (["attack", "quickstart", "TLA", "MIM", "--save", "."], "--save names ., which is a folder"),
+        (["evaluate", "quickstart"], "holds no finished model; train plain with seed 0 first"),
+        (["report", "quickstart"], "holds no records to report; run `holdfast run quickstart` first"),
+        (["report", "quickstart", "--markdown", "no/x.md"], "--markdown names no/x.md, which lies in no"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    call: Any, args: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in one_sentence(call(*args), 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", ["mnist-mlp", "mnist-lenet-small"])
+@pytest.mark.parametrize("folder", [None, "here", "nowhere"])
+def test_missing_mnist(
+    call: Any, recipe: str, folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)
+    (tmp_path / "here").mkdir()
+    said = one_sentence(call("run", recipe, *(["--data-dir", folder] if folder else [])), 2)
+    assert "mnist needs the files train-images-idx3-ubyte" in said
+    assert "--data-dir" in said
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "here"]
+
+
+@pytest.mark.parametrize(
+    "args", [["frobnicate"], ["run"], ["run", "a", "b"], ["list", "data", "--quick"], ["attack", "q"]]
+)
+def test_misspelt_commands_and_options(call: Any, args: list[str]) -> None:
+    done = call(*args)
+    assert done.code == 2
+    assert "Usage: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_traceback_when_asked(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = call("--traceback", "run", "quickstrat")
+    assert done.code == 2
+    assert "Traceback (most recent call last)" in done.err
+    assert "holdfast: unknown recipe 'quickstrat'" in done.err
+    monkeypatch.setenv("HOLDFAST_TRACEBACK", "")
+    assert "Traceback" not in call("run", "quickstrat").err
+
+
+@pytest.mark.parametrize("when", ["loading", "training"])
+def test_ctrl_c(call: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        place = "study.load_data" if when == "loading" else "train.build_optimizer"
+        patch.setattr(f"holdfast.run.{place}", stop)
+        done = call("train", tiny, "--out", tmp_path / "out")
+    assert done.code == 130
+    assert "holdfast: stopped; run the same command again to go on" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_mistake_of_ours_is_said_to_be_one(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("nobody thought of this")
+
+    monkeypatch.setattr(config, "load", broken)
+    done = call("show", "quickstart")
+    assert done.code == 1
+    assert "nobody thought of this" in done.err
+    assert "mistake in holdfast" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_loss_that_is_no_number(call: Any, tiny: Path, tmp_path: Path) -> None:
+    args = ["train", tiny, "--out", tmp_path / "out", "--method", "plain", "--seed", "0"]
+    done = call(*args, "--set", "train.optimizer={name='sgd', lr=1e30}")
+    said = one_sentence(done, 1)
+    assert re.match(r"the loss is (nan|inf) at step \d+ \(term cross_entropy\); try a smaller learning rate", said)
+    assert not (tmp_path / "out" / "plain" / "seed-0" / "trained.json").exists()
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace"])
+@pytest.mark.parametrize("nth", [1, 4, 8])
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on(
+    call: Any, tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch, place: str, nth: int
+) -> None:
+    monkeypatch.setattr("holdfast.run.study.load_data", lambda *_: digits)
+    args = ["train", tiny, "--method", "plain", "--seed", "0", "--set", "train.epochs=1", "--out"]
+    calls, original = iter(range(1, 1000)), getattr(os, place)
+
+    def full(*given: Any) -> Any:
+        if next(calls) == nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, place, full)
+        said = one_sentence(call(*args, tmp_path / "out"), 1)
+    assert "No space left on device" in said
+    folder = tmp_path / "out" / "plain" / "seed-0"
+    assert not list(folder.glob(".*"))
+    for weights in folder.glob("*.safetensors"):
+        checkpoint.read(weights)
+    assert call(*args, tmp_path / "out").code == 0
+    assert call(*args, tmp_path / "whole").code == 0
+    assert bits(folder) == bits(tmp_path / "whole" / "plain" / "seed-0")
+
+
+def test_a_damaged_checkpoint(call: Any, study: SimpleNamespace) -> None:
+    path = study.out / "plain" / "seed-0" / "best.safetensors"
+    path.write_bytes(path.read_bytes()[:-3])
+    said = one_sentence(call("evaluate", study.recipe, "--out", study.out), 2)
+    assert said.startswith(f"{path} is damaged (")
+
+
+def test_a_folder_of_another_recipe(call: Any, study: SimpleNamespace) -> None:
+    said = one_sentence(call("train", study.recipe, "--out", study.out, "--set", "train.batch=100"), 2)
+    assert "holds a model of other settings; choose another --out or remove it" in said
+
+
+def test_train_one_then_evaluate_it(call: Any, tiny: Path, tmp_path: Path) -> None:
+    one = ["--out", tmp_path / "out", "--method", "plain", "--seed", "1"]
+    done = call("train", tiny, *one)
+    assert (done.code, done.out) == (0, f"weights: {tmp_path / 'out'}\n")
+    assert re.fullmatch(r"train plain, seed 1: done \(epoch 2: validation .*% clean, .*% under attack\)\n", done.err)
+    assert [p.parent.name for p in tmp_path.rglob("seed-*")] == ["plain"]
+    said = one_sentence(call("evaluate", tiny, *one), 2)
+    assert "holds no finished model; train plain with seed 0 first" in said  # the source of the transfer
+    seeds = ["--set", "seeds=[1]", "--set", "attacks={noise = {}}", "--set", "evaluate={samples = 30}"]
+    done = call("evaluate", tiny, *one, *seeds)
+    assert done.code == 0, done.err
+    assert "| plain " in done.out
+    assert done.out.endswith(f"records: {tmp_path / 'out'}\n")
+
+
+def saved(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.mark.parametrize("levels", [None, 255])
+def test_adversarial_examples_are_saved_as_they_are_judged(
+    call: Any, study: SimpleNamespace, tmp_path: Path, digits: DataSet, levels: int | None
+) -> None:
+    path = tmp_path / "examples.npz"
+    more = [] if levels is None else ["--round", levels]
+    done = call("attack", study.recipe, "TLA", "PGD-3", "--out", study.out, "--save", path, "--seed", "1", *more)
+    assert done.code == 0, done.err
+    assert done.out.endswith(f"saved: {path}\n")
+    found = saved(path)
+    x, x_adv = torch.from_numpy(found["x"]), torch.from_numpy(found["x_adv"])
+    assert torch.equal(x, digits.test.x[:60])
+    assert found["y"].tolist() == digits.test.y[:60].tolist()
+    assert found["index"].tolist() == digits.test.index[:60].tolist()
+    if levels:
+        k = torch.round(x_adv * 255)
+        assert torch.equal(x_adv, k / 255)
+    distance = (x_adv.double() - x.double()).abs().flatten(1).amax(1)
+    assert found["inside"].tolist() == (distance <= 0.2 * (1 + 1e-5) + 1e-7).tolist()
+    assert found["inside"].all()
+    assert torch.equal(torch.from_numpy(found["distance"]), distance)
+    model = build_model(ModelPlan(encoder="tiny", channels=1, width=8), (1, 8, 8), 10, 0)
+    model.load_state_dict(checkpoint.read(study.out / "TLA" / "seed-1" / "best.safetensors")[0])
+    label = model.eval()(x_adv).argmax(1)
+    assert found["label"].tolist() == label.tolist()
+    assert found["fooled"].tolist() == (label != digits.test.y[:60]).tolist()
+    right = 100 * (label == digits.test.y[:60]).float().mean().item()
+    assert done.out.startswith(f"{right:.1f} [")
+    assert "of 60 are still classified right" in done.out
+
+
+def test_examples_agree_with_the_records(call: Any, study: SimpleNamespace, tmp_path: Path, digits: DataSet) -> None:
+    from holdfast.report.records import Records
+
+    args = ["--out", study.out, "--save", tmp_path / "e.npz", "--set", "evaluate.samples=9999"]
+    done = call("attack", study.recipe, "plain", "PGD-3", *args)  # more samples than there are: all of them
+    assert done.code == 0, done.err
+    found, records = saved(tmp_path / "e.npz"), Records.load(study.out / "plain" / "seed-0" / "records")
+    assert len(found["y"]) == len(digits.test)
+    assert found["fooled"][:60].tolist() == records.columns["fooled:linf:PGD-3"].tolist()
+
+
+def test_an_attack_needs_no_other_seed(call: Any, study: SimpleNamespace, tmp_path: Path) -> None:
+    (study.out / "plain" / "seed-1" / "trained.json").unlink()
+    args = ["--out", study.out, "--save", tmp_path / "e.npz"]
+    assert call("attack", study.recipe, "plain", "noise", *args).code == 0
+    said = one_sentence(call("attack", study.recipe, "plain", "transfer", *args), 2)
+    assert "holds no finished model; train plain with seed 1 first" in said
+
+
+def test_numbers_as_markdown(call: Any, study: SimpleNamespace, tmp_path: Path) -> None:
+    path = tmp_path / "numbers.md"
+    assert call("report", study.recipe, "--out", study.out, "--markdown", path).code == 0
+    said = path.read_text()
+    assert "| Method |" in said
+    assert "`holdfast run tiny`" in said
+    assert "Versions: " in said
+
+
+def test_run_ends_with_the_path_of_the_report(call: Any, study: SimpleNamespace) -> None:
+    done = call("run", study.recipe, "--out", study.out)
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == f"report: {study.out / 'report.html'}"
+    assert (study.out / "report.html").is_file()
+    assert "| TLA " in done.out
+    assert len(done.err.splitlines()) == 4  # a line for each model attacked; training was done before
+
+
+def test_python_m_holdfast(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "show", "quickstart"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == toml.dumps(config.load("quickstart").table())
+
+
+def test_the_installed_command_fails_with_a_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "show", "quickstrat"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("holdfast: unknown recipe 'quickstrat'; did you mean 'quickstart'?")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

@@ -1,0 +1,44 @@
+"""Progress: a bar for people, a line per finished piece for logs."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from holdfast.run import progress
+from holdfast.run.progress import Progress
+
+
+def test_without_a_terminal_one_line_per_finished_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as shown:
+        for done in (1, 2, 3):
+            shown.tell("train AT", done, 3, f"epoch {done}")
+        shown.tell("attack AT", 1, 2, "")
+        shown.tell("attack AT", 2, 2, "")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "train AT: done (epoch 3)\nattack AT: done\n"
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    with Progress() as shown:
+        for done in range(1, 4):
+            shown.tell("train C&W [x]", done, 3, "epoch [1/3]: 50.0% clean")
+            shown.tell("attack", 1, 2, "")
+    said = screen.getvalue()
+    assert "3/3" in said
+    assert "train C&W" in said
+    assert "50.0% clean" in said
+
+
+def test_an_error_inside_leaves_the_terminal_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True))
+    shown = Progress()
+    shown.__enter__()
+    shown.tell("train", 1, 3, "")
+    shown.__exit__(KeyError, KeyError(), None)
+    assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor is shown again
