@@ -304,6 +304,13 @@ def test_names_that_could_not_be_folders_or_columns(section: str, name: str) -> 
         read(table(**{section: {name: {"name": "plain" if section == "methods" else "noise"}}}))
 
 
+@pytest.mark.parametrize("section", ["methods", "attacks"])
+def test_names_that_some_disks_cannot_tell_apart(section: str) -> None:
+    kind = {"name": "plain" if section == "methods" else "noise"}
+    with pytest.raises(ValueError, match=f"{section} has 'A' twice but for upper and lower case"):
+        read(table(**{section: {"A": kind, "a": kind}}))
+
+
 @pytest.mark.parametrize("section", ["data", "model", "threat", "methods", "attacks"])
 def test_missing_sections(section: str) -> None:
     given = table()

@@ -139,6 +139,35 @@ def test_weights_of_other_settings_or_unfinished_ones_are_not_evaluated(study: S
         shop(config.load(str(tiny)), study.out).evaluate("plain", 0)
 
 
+def test_weights_that_training_did_not_write_are_not_evaluated(study: SimpleNamespace, recipe: Recipe) -> None:
+    shutil.copy(
+        study.out / "plain" / "seed-1" / "best.safetensors", study.out / "plain" / "seed-0" / "best.safetensors"
+    )
+    with pytest.raises(ValueError, match=r"seed-0/best\.safetensors is not what training wrote there; remove"):
+        shop(recipe, study.out).evaluate("plain", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ("threat.eps=0.1", True),
+        ("attacks.PGD-3.steps=4", True),
+        ("methods.plain.smoothing=0.1", True),
+        ("title=Another title", False),
+        ("seeds=[1, 0]", False),
+    ],
+)
+def test_records_of_other_settings_are_not_reported_under_this_recipe(
+    study: SimpleNamespace, tiny: Path, change: str, refused: bool
+) -> None:
+    other = config.load(str(tiny), [change])
+    if refused:
+        with pytest.raises(ValueError, match="holds records of other settings; give the --set changes"):
+            report(other, study.out)
+    else:
+        assert report(other, study.out).is_file()
+
+
 def test_one_method_and_one_seed(recipe: Recipe, tmp_path: Path) -> None:
     here = shop(recipe, tmp_path)
     assert here.chosen(None, None) == MODELS

@@ -125,11 +125,11 @@ def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) ->
     assert all(round(line["clean"] * 9) == line["clean"] * 9 for line in valid)  # nine samples, no rounding on the way
     trained = json.loads((job.folder / "trained.json").read_text())
     assert trained.pop("seconds") > 0
-    for name, digest in trained.pop("weights").items():
-        assert digest == checkpoint.digest(checkpoint.read(job.folder / f"{name}.safetensors")[0])
     best = max(line["robust"] for line in valid)
     first = next(line["epoch"] for line in valid if line["robust"] == best)
     passes = {"forwards": 9 * 8, "backwards": 9 * 8}
+    kept = {name: checkpoint.digest(weights(job.folder, name)) for name in ("best", "last")}
+    assert trained.pop("weights") == kept
     assert trained == {"steps": 9, "epochs": 3, "best": best, "best_epoch": first, **passes}
 
 
@@ -208,6 +208,13 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(tmp_path: Path, toys:
     assert bits(job.folder) == before
     run_job(job, toys)  # the same job is simply done
     assert bits(job.folder) == before
+
+
+def test_a_finished_model_without_its_job_is_nobodys(tmp_path: Path, toys: DataSet) -> None:
+    job = run_job(toy_job(tmp_path / "a"), toys)
+    (job.folder / "job.json").unlink()
+    with pytest.raises(ValueError, match="holds a model of other settings"):
+        run_job(job, toys)
 
 
 def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSet) -> None:
