@@ -22,6 +22,7 @@ from holdfast.run import train as loop
 from holdfast.run.config import ModelPlan, OptimizerPlan, SchedulePlan
 
 SEEN: list[float] = []  # the loop works on a copy of its method, so what a spy sees must lie outside of it
+SEEDS: list[int] = []
 
 
 def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
@@ -42,6 +43,7 @@ class Spy:
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
     ) -> Tensor:
         SEEN.append(self.threat.eps)
+        SEEDS.append(rng.seed)
         return x
 
 
@@ -77,6 +79,13 @@ def test_warm_up_reaches_the_attack(tmp_path: Path, toys: DataSet) -> None:
     run_job(toy_job(tmp_path / "a", Adversarial(attack=Spy(THREAT), warmup=0.5)), toys)
     by_hand = [0.1 * min(1.0, (step / 9) / 0.5) for step in range(9)]
     assert pytest.approx(by_hand) == SEEN
+
+
+def test_every_step_and_every_seed_has_random_numbers_of_its_own(tmp_path: Path, toys: DataSet) -> None:
+    SEEDS.clear()
+    for seed in (0, 1):
+        run_job(toy_job(tmp_path / f"{seed}", Adversarial(attack=Spy(THREAT)), seed=seed), toys)
+    assert len(SEEDS) == len(set(SEEDS)) == 18
 
 
 @pytest.mark.parametrize(
