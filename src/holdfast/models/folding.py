@@ -57,12 +57,6 @@ def folded(model: nn.Module) -> Folded | str:
     return found
 
 
-def refuse(model: nn.Module, reason: str) -> None:
-    """Never fold this model again: what was folded gave other outputs."""
-    structure, _ = _known[model]
-    _known[model] = (structure, reason)
-
-
 def agree(a: Tensor, b: Tensor) -> bool:
     """Whether two outputs are the same but for rounding."""
     return a.shape == b.shape and bool((a - b).abs().max() <= _AGREE * (1e-6 + b.abs().max()))
