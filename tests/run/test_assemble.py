@@ -37,6 +37,26 @@ def test_normalization_is_inside() -> None:
     assert torch.allclose(normal(x), plain((x - 0.5) / 0.25))
 
 
+def test_per_image_normalization_is_inside() -> None:
+    plan = ModelPlan(encoder="tiny", channels=2, width=5, per_image=True)
+    plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(plan, (1, 8, 8), 10, 0).eval()
+    x = torch.rand(3, 1, 8, 8)
+    flat = x.flatten(1)
+    standard = (flat - flat.mean(1, keepdim=True)) / flat.std(1, correction=0, keepdim=True)
+    assert torch.allclose(normal(x), plain(standard.reshape(x.shape)), atol=1e-5)
+    with pytest.raises(ValueError, match="two normalizations"):
+        ModelPlan(encoder="tiny", per_image=True, mean=(0.5,), std=(0.5,))
+
+
+def test_options_reach_the_encoder() -> None:
+    plan = ModelPlan(encoder="wrn", width=64, depth=10, form="madry", activation="softplus")
+    modules = list(build_model(plan, (3, 8, 8), 10, 0).modules())
+    assert any(isinstance(module, nn.Softplus) for module in modules)
+    assert not any(isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) for module in modules)
+    with pytest.raises(ValueError, match=r"encoder 'mlp' has no form; leave model\.form out"):
+        build_model(ModelPlan(encoder="mlp", form="madry"), (1, 8, 8), 10, 0)
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize(
     ("plan", "shape", "words"),

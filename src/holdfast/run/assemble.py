@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from holdfast import data
 from holdfast.contracts import Batch, Method, Needs
 from holdfast.data import DataSet, Order, Pool, Positives, Split
-from holdfast.models.classifier import Classifier, Normalize
+from holdfast.models.classifier import Classifier, Normalize, PerImage
 from holdfast.rng import Rng
 from holdfast.run import find
 from holdfast.run.config import DataPlan, ModelPlan, OptimizerPlan
@@ -25,23 +25,27 @@ def load_data(plan: DataPlan, folder: Path | None) -> DataSet:
 def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
     """A fresh classifier whose weights depend only on the seed."""
     cls = find.member("encoder", plan.encoder)
-    sizes = {name: getattr(plan, name) for name in ("width", "depth", "channels") if getattr(plan, name) is not None}
     known = inspect.signature(cls).parameters
-    for name in sizes:
+    for name in plan.options:
         if name not in known:
             raise ValueError(f"encoder {plan.encoder!r} has no {name}; leave model.{name} out")
-    normalize = None if plan.mean is None or plan.std is None else Normalize(plan.mean, plan.std)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Rng(seed).fork("weights").seed)
         try:
-            encoder = cast(nn.Module, cls(shape, **sizes))
-            model = Classifier(encoder, nn.Linear(cast(int, encoder.width), classes), normalize)
+            encoder = cast(nn.Module, cls(shape, **plan.options))
+            model = Classifier(encoder, nn.Linear(cast(int, encoder.width), classes), _normalize(plan))
             with torch.no_grad():
                 model.eval()(torch.zeros(2, *shape))  # one pass: what does not fit is said here, not while training
         except (ValueError, RuntimeError) as error:
             said = str(error).partition("\n")[0]
             raise ValueError(f"model {plan.encoder!r} cannot take samples of shape {shape} ({said})") from error
     return model.train()
+
+
+def _normalize(plan: ModelPlan) -> nn.Module | None:
+    if plan.per_image:
+        return PerImage()
+    return None if plan.mean is None or plan.std is None else Normalize(plan.mean, plan.std)
 
 
 def build_optimizer(plan: OptimizerPlan, model: nn.Module, method: Method) -> Optimizer:

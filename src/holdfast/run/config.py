@@ -29,16 +29,32 @@ class DataPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """Which encoder, its sizes (None: its own defaults), and the normalization inside the model."""
+    """Which encoder, its options (None: its own defaults), and the normalization inside the model.
+
+    ``mean`` and ``std`` normalize by channel, ``per_image`` by each image's own mean and deviation (Madry, TLA).
+    """
 
     encoder: str
     width: int | None = None
     depth: int | None = None
     channels: int | None = None
+    form: str | None = None
+    activation: str | None = None
+    stem_stride: int | None = None
+    extra_blocks: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    per_image: bool = False
+
+    @property
+    def options(self) -> dict[str, int | str]:
+        """The encoder's options that are set."""
+        names = ("width", "depth", "channels", "form", "activation", "stem_stride", "extra_blocks")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __post_init__(self) -> None:
+        if self.per_image and self.mean is not None:
+            raise ValueError("per_image and mean are two normalizations; choose one")
         for name in ("width", "depth", "channels"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise ValueError(f"{name} is {size} but must be at least 1")

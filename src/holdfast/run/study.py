@@ -22,7 +22,7 @@ from holdfast.report.study import Run, Study
 from holdfast.run import checkpoint, find, toml
 from holdfast.run.assemble import build_model, load_data
 from holdfast.run.build import json_table
-from holdfast.run.config import Recipe, TransferPlan
+from holdfast.run.config import Recipe, TransferPlan, read
 from holdfast.run.evaluate import Subject, evaluate, trials
 from holdfast.run.stored import read_json, read_lines
 from holdfast.run.train import Job, train
@@ -169,24 +169,25 @@ def finished(recipe: Recipe, out: Path) -> list[Run]:
             folder = out / method / f"seed-{seed}"
             if (folder / "records" / "facts.json").is_file():
                 records = Records.load(folder / "records")
-                if _decisive(records.facts["recipe"], method) != _decisive(json_table(recipe.table()), method):
-                    raise ValueError(
-                        f"{folder} holds records of other settings; give the --set changes they were made with, "
-                        f"or evaluate again with `holdfast run {recipe.name}`"
-                    )
-                metrics = read_lines(folder / "metrics.jsonl")
-                runs.append(
-                    Run(name=method, method=find.name_of(entry.method), seed=seed, records=records, metrics=metrics)
-                )
+                _check_settings(recipe, method, records, folder)
+                metrics, kind = read_lines(folder / "metrics.jsonl"), find.name_of(entry.method)
+                runs.append(Run(name=method, method=kind, seed=seed, records=records, metrics=metrics))
     if not runs:
         raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
     return runs
 
 
-def _decisive(table: Mapping[str, Any], method: str) -> str:
-    """The part of a resolved recipe that decides the records of one method."""
-    parts = {name: table.get(name) for name in ("data", "model", "threat", "validate", "attacks", "evaluate")}
-    return toml.dumps(parts | {"method": table.get("methods", {}).get(method)})
+def _check_settings(recipe: Recipe, method: str, records: Records, folder: Path) -> None:
+    """Refuse to show records under a recipe that did not make them; options that came later had their defaults."""
+    made = read(records.facts["recipe"], f"the recipe in {folder}").table()
+    here = recipe.table()
+    decisive = ("data", "model", "threat", "validate", "attacks", "evaluate")
+    same = all(made[name] == here[name] for name in decisive)
+    if not same or made["methods"].get(method) != here["methods"][method]:
+        raise ValueError(
+            f"{folder} holds records of other settings; give the --set changes they were made with, "
+            f"or evaluate again with `holdfast run {recipe.name}`"
+        )
 
 
 def report(recipe: Recipe, out: Path) -> Path:
