@@ -17,12 +17,13 @@ _CONTAINERS = ("state_dict", "model_state_dict", "model", "net")
 _WRAPPERS = ("module.", "model.", "_orig_mod.")  # DataParallel, a class around the network, torch.compile
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
+def read_state(path: str | Path) -> dict[str, Tensor]:
     """The named tensors of a .safetensors file or of a torch checkpoint, which is read with ``weights_only``.
 
     Tensors are looked for at the top or under ``state_dict``, ``model_state_dict``, ``model`` or ``net``; the prefixes
     ``module.``, ``model.`` and ``_orig_mod.`` go where all names have them.
     """
+    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there are no weights at {path}; name a .safetensors file or a torch checkpoint")
     found = _unpacked(_read(path))
