@@ -10,10 +10,10 @@ import pytest
 import torch
 from workbench import same, table
 
-from holdfast.data import DataSet
+from holdfast.data import DataSet, Split
 from holdfast.report.records import Records
 from holdfast.run import checkpoint, config, study
-from holdfast.run.config import Recipe
+from holdfast.run.config import EvaluatePlan, Recipe
 from holdfast.run.study import Workshop, commit, finished, report, study_of, versions
 
 MODELS = [("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)]
@@ -225,3 +225,12 @@ def test_a_study_says_its_threat_and_its_resolved_recipe(study: SimpleNamespace,
     assert (page.norm, page.eps, page.title) == ("linf", 0.2, "tiny <study>")
     assert "lambda1 = 0.5" in page.recipe  # a default, written out
     assert json.dumps(dict(page.versions))
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(None, range(10)), (3, [0, 3, 6]), (10, range(10)), (99, range(10))])
+def test_samples_are_spread_over_the_test_set(wanted: int | None, found: list[int]) -> None:
+    test = Split(torch.zeros(10, 1), torch.zeros(10, dtype=torch.int64), torch.arange(10))
+    place = SimpleNamespace(
+        data=SimpleNamespace(test=test), recipe=SimpleNamespace(evaluate=EvaluatePlan(samples=wanted))
+    )
+    assert Workshop.samples(place).index.tolist() == list(found)

@@ -123,9 +123,13 @@ class Workshop:
         return Transfer(source=source, attack=plan.attack), {**settings, "weights": digest}
 
     def samples(self) -> Split:
-        """The test samples that the recipe evaluates."""
+        """The test samples that the recipe evaluates: all, or so many spread evenly over the set."""
         test, wanted = self.data.test, self.recipe.evaluate.samples
-        return test if wanted is None else test.take(torch.arange(min(wanted, len(test))))
+        if wanted is None or wanted >= len(test):
+            return test
+        return test.take(
+            torch.arange(wanted) * len(test) // wanted
+        )  # spread: MNIST's first half is not like its second
 
     def evaluate(self, method: str, seed: int) -> Records:
         """Records of one model under the attacks of the recipe."""
