@@ -16,7 +16,7 @@ def write_markdown(recipe: Recipe, out: Path, changes: Sequence[str], path: Path
     """Write the numbers of a study and the commands that make them."""
     runs = finished(recipe, out)
     call = recipe.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
-    versions = runs[0].records.facts["versions"].items()
+    versions = {name: value for name, value in runs[0].records.facts["versions"].items() if name != "platform"}.items()
     parts = [
         f"# {html.escape(recipe.title, quote=False)}",
         html.escape(recipe.description, quote=False),

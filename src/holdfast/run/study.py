@@ -219,7 +219,7 @@ def study_of(recipe: Recipe, runs: list[Run]) -> Study:
 def versions() -> dict[str, str]:
     """What the numbers were computed with."""
     packages = ("holdfast", "torch", "numpy", "scikit-learn", "lightning-fabric")
-    machine = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    machine = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     return machine | {name: version(name) for name in packages} | {"threads": str(torch.get_num_threads())}
 
 
