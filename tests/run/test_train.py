@@ -119,7 +119,9 @@ def test_one_step_is_a_step_of_plain_torch(tmp_path: Path, toys: DataSet) -> Non
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(toys.train.x[which]), toys.train.y[which]).backward()
         optimizer.step()
-    assert same(net.state_dict(), weights(job.folder))
+    after = weights(job.folder)
+    for name, value in net.state_dict().items():  # the loop's Adam is the fused one, which rounds otherwise
+        assert torch.allclose(value, after[name], rtol=1e-5, atol=1e-7), name
 
 
 def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) -> None:

@@ -85,7 +85,8 @@ class Ascent:
     def _move(self, active: "_Active", grad: Tensor, loss: Tensor) -> "_Active":
         point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
         x_adv, state = self.rule.move(point, active.state)
-        return replace(active, x_adv=self.threat.project(x_adv, active.x), state=state, t=active.t + 1)
+        x_adv = x_adv.clamp_(*active.corners) if active.corners else self.threat.project(x_adv, active.x)
+        return replace(active, x_adv=x_adv, state=state, t=active.t + 1)
 
 
 @dataclass(frozen=True)
@@ -95,21 +96,24 @@ class _Active:
     ids: Tensor
     x: Tensor
     x_adv: Tensor
+    corners: tuple[Tensor, ...]
     rows: Rows
     state: State
     t: Tensor
 
     def take(self, which: Tensor) -> "_Active":
-        state = tuple(part[which] for part in self.state)
-        return _Active(self.ids[which], self.x[which], self.x_adv[which], self.rows.take(which), state, self.t[which])
+        corners, state = (tuple(part[which] for part in parts) for parts in (self.corners, self.state))
+        ids, x, x_adv, t = (part[which] for part in (self.ids, self.x, self.x_adv, self.t))
+        return _Active(ids, x, x_adv, corners, self.rows.take(which), state, t)
 
     def join(self, other: "_Active") -> "_Active":
         given = {name: torch.cat([value, other.rows.given[name]]) for name, value in self.rows.given.items()}
         rows = Rows(torch.cat([self.rows.y, other.rows.y]), torch.cat([self.rows.index, other.rows.index]), given)
+        corners = tuple(torch.cat(pair) for pair in zip(self.corners, other.corners, strict=True))
         state = tuple(torch.cat(pair) for pair in zip(self.state, other.state, strict=True))
         mine, theirs = (self.ids, self.x, self.x_adv, self.t), (other.ids, other.x, other.x_adv, other.t)
         ids, x, x_adv, t = (torch.cat(pair) for pair in zip(mine, theirs, strict=True))
-        return _Active(ids, x, x_adv, rows, state, t)
+        return _Active(ids, x, x_adv, corners, rows, state, t)
 
 
 class _Board:
@@ -175,7 +179,7 @@ class _Board:
         else:
             x_adv = x.clone()
         t = torch.zeros(len(ids), dtype=torch.int64, device=x.device)
-        return _Active(ids, x, x_adv, rows, self.plan.rule.begin(x_adv), t)
+        return _Active(ids, x, x_adv, self.plan.threat.corners(x) or (), rows, self.plan.rule.begin(x_adv), t)
 
 
 def gradient(loss: Tensor, x: Tensor) -> Tensor:

@@ -76,20 +76,21 @@ class _Fast:
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
         """Features and logits of one pass."""
-        if not self._checked and len(x):
-            self._check(x.detach()[:_CHECKED])
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        return Outputs(x, *self._fast(x))
+        out = Outputs(x, *self._fast(x))
+        if self._checked or not len(x) or self._sound(out):
+            return out
+        # for this use alone: what is decided anew each time does not depend on whether the run was ever stopped
+        _differed.add(self._model)
+        self._fast = None
+        return self._view.outputs(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits."""
         return self.outputs(x).logits
 
     @torch.no_grad()
-    def _check(self, x: Tensor) -> None:
+    def _sound(self, out: Outputs) -> bool:
         self._checked = True
-        if self._fast is not None and not folding.agree(self._fast(x)[1], self._view.outputs(x).logits):
-            # for this use alone: what is decided anew each time does not depend on whether the run was ever stopped
-            _differed.add(self._model)
-            self._fast = None
+        return folding.agree(out.logits[:_CHECKED], self._view.outputs(out.x[:_CHECKED]).logits)

@@ -57,8 +57,8 @@ def build_optimizer(plan: OptimizerPlan, model: nn.Module, method: Method) -> Op
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if plan.name == "sgd":
-        return SGD(groups, lr=plan.lr, momentum=plan.momentum)
-    return (Adam if plan.name == "adam" else AdamW)(groups, lr=plan.lr)
+        return SGD(groups, lr=plan.lr, momentum=plan.momentum, fused=True)
+    return (Adam if plan.name == "adam" else AdamW)(groups, lr=plan.lr, fused=True)
 
 
 class Batches:
