@@ -13,6 +13,7 @@ from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
+from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier, adapt
 from holdfast.rng import Rng
 
@@ -40,4 +41,5 @@ __all__ = [
     "Threat",
     "Transfer",
     "adapt",
+    "arithmetic",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from holdfast.attacks._rules import Point, Rule, State
 from holdfast.contracts import Cost, Loss, Model, Outputs, Rows, Watch
 from holdfast.geometry import Threat
-from holdfast.models.crafting import crafting
+from holdfast.models.crafting import confirmed, crafting
 from holdfast.rng import Rng
 
 Keep = Literal["fooled", "last", "worst", "closest"]
@@ -76,7 +76,7 @@ class Ascent:
         here.requires_grad_(False)
         if watch is not None:
             watch(active.rows, here, loss.detach(), Cost(len(here), len(here)))
-        leaves = board.judge(active, here, out, loss.detach())
+        leaves = board.judge(view, active, here, out, loss.detach())
         moved = self._move(active, grad, loss.detach())
         if not self.looks_at_last:
             leaves = board.retire(moved, leaves)
@@ -133,13 +133,13 @@ class _Board:
             check_labels(self.rows.y, out.logits.shape[1])
             self.labels_checked = True
 
-    def judge(self, active: _Active, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
+    def judge(self, view: Model, active: _Active, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
         """Note what the evaluated points are worth; (b,) who is done with this try."""
         keep, ids = self.plan.keep, active.ids
         ended = active.t >= self.plan.steps
         if keep == "last":
             return ended
-        fooled = out.logits.detach().argmax(1) != active.rows.y
+        fooled = confirmed(view, x_adv, active.rows.y, out.logits.detach().argmax(1) != active.rows.y)
         if keep == "fooled":
             leaves = fooled | ended
             self.answer[ids[leaves]] = x_adv[leaves]

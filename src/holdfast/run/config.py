@@ -11,6 +11,7 @@ from torch import nn
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
 from holdfast.geometry import Threat
+from holdfast.models.arithmetic import Arithmetic
 from holdfast.run import find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 
@@ -169,6 +170,7 @@ class Recipe:
     attacks: Mapping[str, Attack | TransferPlan]
     evaluate: EvaluatePlan
     threads: int | None = None  # cores torch may use; small models are faster on one
+    arithmetic: Arithmetic = "auto"  # the numbers attacks compute with; judging is always float32
 
     def table(self) -> dict[str, Any]:
         """The resolved recipe, every default written out; :func:`read` takes it back."""
@@ -203,7 +205,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 def read(table: Table, where: str = "recipe") -> Recipe:
     """A recipe from its table."""
     known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
-    known |= {"methods", "validate", "attacks", "evaluate", "threads"}
+    known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic"}
     for key in table:
         if key not in known:
             raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
@@ -226,6 +228,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         attacks=attacks,
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
         threads=_threads(scalar(int | None, table.get("threads"), "threads")),
+        arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
     )
     member("encoder", recipe.model.encoder, "model.encoder")
     _check_references(recipe)

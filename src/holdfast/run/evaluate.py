@@ -16,6 +16,7 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Rows
 from holdfast.data import Split
+from holdfast.models.arithmetic import chosen
 from holdfast.report.atomic import write_bytes
 from holdfast.report.facts import AttackFacts
 from holdfast.report.images import array_name
@@ -130,7 +131,8 @@ class _Bench:
         what = (
             None if trial is None else [trial.name, trial.settings, str(trial.attack.threat), trial.after, trial.shown]
         )
-        key = json.dumps([1, self.subject.digest, samples.hexdigest(), what, self.seed, number], sort_keys=True)
+        how = [self.seed, str(chosen(self.device))]  # parts made with other arithmetic are other parts
+        key = json.dumps([1, self.subject.digest, samples.hexdigest(), what, how, number], sort_keys=True)
         return sha256(key.encode()).hexdigest()[:32]
 
     def _clean(self, batch: Batch) -> dict[str, NDArray[Any]]:

@@ -15,6 +15,7 @@ from torch import nn
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
 from holdfast.data import DataSet, Split
+from holdfast.models.arithmetic import arithmetic
 from holdfast.models.crafting import described
 from holdfast.report.html import write_page
 from holdfast.report.records import Records
@@ -92,7 +93,8 @@ class Workshop:
         if start is not None and start in self.recipe.methods:
             self.train(start, seed)
         words = f"train {method}, seed {seed}"
-        train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))
+        with arithmetic(self.recipe.arithmetic):
+            train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))
 
     def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
         """A trained model and the digest of its weights."""
@@ -135,19 +137,21 @@ class Workshop:
         """Records of one model under the attacks of the recipe."""
         plan = self.recipe.evaluate
         model, digest = self.model(method, seed)
-        facts = self._facts(method, seed, model, digest)
+        with arithmetic(self.recipe.arithmetic):
+            facts = self._facts(method, seed, model, digest)
         subject = Subject(model=model, digest=digest, folder=self.folder(method, seed), facts=facts)
         todo = trials(self.attacks(method, seed), plan.curve, plan.eps, plan.strip)
         words = f"attack {method}, seed {seed}"
-        return evaluate(
-            subject,
-            self.samples(),
-            todo,
-            seed=plan.seed,
-            shard=plan.shard,
-            device=self.fabric.device,
-            tick=lambda done, total, said: self.progress(words, done, total, said),
-        )
+        with arithmetic(self.recipe.arithmetic):
+            return evaluate(
+                subject,
+                self.samples(),
+                todo,
+                seed=plan.seed,
+                shard=plan.shard,
+                device=self.fabric.device,
+                tick=lambda done, total, said: self.progress(words, done, total, said),
+            )
 
     def _facts(self, method: str, seed: int, model: nn.Module, digest: str) -> dict[str, Any]:
         trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
