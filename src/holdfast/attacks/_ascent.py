@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from holdfast.attacks import _micro
 from holdfast.attacks._rules import Point, Rule, State
 from holdfast.contracts import Cost, Loss, Model, Outputs, Rows, Watch
 from holdfast.geometry import Threat
@@ -23,8 +24,6 @@ Keep = Literal["fooled", "last", "worst", "closest"]
 ``worst``: by fooled first, then by loss; ``closest``: the shortest that fools."""
 
 Start = Literal["clean", "random"]
-
-MICRO = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +164,7 @@ class _Board:
 
     def fill(self, active: _Active | None) -> _Active | None:
         """Top the micro-batch up from those who wait; None when nobody is left."""
-        room = MICRO - (0 if active is None else len(active.ids))
+        room = _micro.size() - (0 if active is None else len(active.ids))
         ids, self.waiting = self.waiting[:room], self.waiting[room:]
         if len(ids) == 0:
             return active if active is not None and len(active.ids) else None

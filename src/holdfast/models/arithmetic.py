@@ -14,7 +14,7 @@ _chosen: ContextVar[Arithmetic] = ContextVar("arithmetic", default="auto")
 
 @contextmanager
 def arithmetic(name: Arithmetic) -> Iterator[None]:
-    """Craft with these numbers inside the context: ``float32``, ``bfloat16``, or ``auto``, what the hardware is made for.
+    """Craft with these numbers inside the context: ``float32``, ``bfloat16``, or ``auto``, what the hardware is for.
 
     It concerns crafting on float32 models only; whether a point fools the model is always decided in float32.
     """

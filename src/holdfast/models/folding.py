@@ -33,6 +33,8 @@ class Folded:
     ) -> None:
         self.graph, self._pairs, self._copies = graph, pairs, copies
         self._normalize, self._dtype = normalize, dtype
+        images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)  # they take pixels with channels together
+        self._layout = torch.channels_last if images else torch.contiguous_format
 
     @property
     def exact(self) -> bool:
@@ -52,13 +54,14 @@ class Folded:
                 target.weight.copy_(layer.weight * column)
             shift = -mean if layer.bias is None else layer.bias - mean
             cast(Tensor, target.bias).copy_(norm.bias + shift * scale)
-        for source, target in self._copies:
-            for old, new in zip(_tensors(source), _tensors(target), strict=True):
+        for source, twin in self._copies:
+            for old, new in zip(_tensors(source), _tensors(twin), strict=True):
                 new.copy_(old)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         normal = self._normalize(x)
-        features, logits = self.graph(normal if self.exact else normal.to(self._dtype))
+        dtype = normal.dtype if self.exact else self._dtype
+        features, logits = self.graph(normal.to(dtype, memory_format=self._layout))
         return features.to(x.dtype), logits.to(x.dtype)
 
 
@@ -204,8 +207,8 @@ def _lower(graph: fx.GraphModule, pairs: list[Pair], dtype: torch.dtype) -> list
     for node in graph.graph.nodes:
         module = _module(graph, node) if node.op == "call_module" else None
         if module is not None and id(module) not in done and _tensors(module):
-            old, twin = twins.setdefault(id(module), (module, _twin(module, dtype)))
-            _retarget(graph, node, twin)
+            twins.setdefault(id(module), (module, _twin(module, dtype)))
+            _retarget(graph, node, twins[id(module)][1])
     return list(twins.values())
 
 
@@ -217,14 +220,16 @@ def _retarget(graph: fx.GraphModule, node: fx.Node, module: nn.Module) -> None:
 def _twin(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A module of the same kind and sizes whose tensors are its own and want no gradient."""
     twin = deepcopy(module).requires_grad_(False).eval()
+    if isinstance(twin, nn.Conv2d):
+        twin.weight.data = twin.weight.data.contiguous(memory_format=torch.channels_last)
     return twin.to(dtype) if dtype == torch.bfloat16 else twin
 
 
 def _spare(graph: fx.GraphModule) -> None:
     """Let a ReLU overwrite its input where that is a layer's output that nobody else reads, the layer included."""
-    calls = [node for node in graph.graph.nodes if node.op == "call_module"]
-    for node in calls:
-        before = node.args[0] if node.args else None
-        if type(_module(graph, node)) is nn.ReLU and before in calls and len(before.users) == 1:
-            if type(_module(graph, before)) in _LAYERS:
-                node.op, node.target, node.kwargs = "call_function", F.relu, {"inplace": True}
+    modules = {node: _module(graph, node) for node in graph.graph.nodes if node.op == "call_module"}
+    for node, module in modules.items():
+        before = node.all_input_nodes[0]
+        alone = isinstance(modules.get(before), _LAYERS) and len(before.users) == 1
+        if type(module) is nn.ReLU and alone:
+            node.op, node.target, node.kwargs = "call_function", F.relu, {"inplace": True}
