@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from holdfast.run import config
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md"]
+PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
 
 
 class Net(nn.Module):
