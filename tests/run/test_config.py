@@ -11,6 +11,7 @@ from workbench import TINY, table
 
 from holdfast.attacks.fgsm import FGSM
 from holdfast.attacks.pgd import PGD
+from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
 from holdfast.run import config, find, toml
 from holdfast.run.config import Recipe, SchedulePlan, TransferPlan, read
@@ -75,6 +76,7 @@ high = inf
 epochs = 3
 optimizer = { name = "sgd", lr = "1/10", momentum = 0.5, weight_decay = 5e-4 }
 schedule = { name = "step", at = [1, "3/2"], gamma = 0.5 }
+augment = { flip = {}, saturation = { high = "7/4" } }
 [craft]
 name = "mim"
 form = "average"
@@ -87,6 +89,8 @@ layer = "encoder.layers.1"
 copy_margin = 0.1
 positive = "both"
 [methods."T.L+A @ 1".train]
+augment.flip.share = 0.25
+augment.pad_crop = { pad = 4, mode = "reflect" }
 init_from = "adversarial"
 select = "clean"
 [validate]
@@ -118,6 +122,8 @@ def test_a_recipe_with_everything_odd_comes_back_the_same(tmp_path: Path) -> Non
     assert plan.schedule.at == (1.0, 1.5)
     assert plan.optimizer.lr == 0.1
     assert plan.init_from == "adversarial"
+    changes = {"flip": Flip(share=0.25), "saturation": Saturation(high=1.75)}
+    assert plan.augment == Augment(pad_crop=PadCrop(pad=4, mode="reflect"), **changes)  # type: ignore[arg-type]
     assert recipe.methods["adversarial"].train.init_from is None
     assert isinstance(recipe.methods["adversarial"].method.attack, FGSM)  # type: ignore[attr-defined]
     pgd: Any = recipe.attacks["pgd"]
@@ -133,6 +139,7 @@ def test_what_is_left_out_is_none_or_the_default() -> None:
     assert recipe.seeds == (0,)
     assert recipe.title == "small"
     assert recipe.threads is None
+    assert recipe.methods["plain"].train.augment == Augment()
     assert recipe.evaluate.samples is None
     assert recipe.validate == PGD(threat=recipe.threat, steps=10)
     assert "threads" not in toml.dumps(recipe.table())
@@ -196,6 +203,11 @@ def test_transfer() -> None:
         ("train.optimizer.learning_rate=3", "unknown key 'learning_rate' in methods.plain.train.optimizer"),
         ("train.optimizer.nam=3", "in methods.plain.train.optimizer; did you mean 'name'?"),
         ("train.schedule.gama=3", "in methods.plain.train.schedule; did you mean 'gamma'?"),
+        ("train.augment.flp={}", "unknown key 'flp' in methods.plain.train.augment; did you mean 'flip'?"),
+        (
+            "train.augment.pad_crop.pat=2",
+            "unknown key 'pat' in methods.plain.train.augment.pad_crop; did you mean 'pad'?",
+        ),
         ("methods.TLA.lamda1=1", "unknown key 'lamda1' in methods.TLA; did you mean 'lambda1'?"),
         ("methods.TLA.train.bach=1", "unknown key 'bach' in methods.TLA.train; did you mean 'batch'?"),
         ("methods.TLA.attack.stps=1", "unknown key 'stps' in methods.TLA.attack; did you mean 'steps'?"),
@@ -239,6 +251,11 @@ def test_unknown_names_at_every_level(change: str, near: str) -> None:
         ("train.select=best", "methods.AT.train.select is 'best': input should be 'robust' or 'clean'"),
         ("train.optimizer.name=lion", "methods.plain.train.optimizer.name is 'lion': "),
         ("train.optimizer=adam", "methods.plain.train.optimizer must be a table of settings but is 'adam'"),
+        ("train.augment=flip", "methods.plain.train.augment must be a table of settings but is 'flip'"),
+        ("train.augment.flip=true", "methods.plain.train.augment.flip must be a table of settings but is True"),
+        ("train.augment.pad_crop={}", "methods.plain.train.augment.pad_crop needs pad"),
+        ("train.augment.pad_crop.pad=0", "methods.plain.train.augment.pad_crop: pad = 0 and mode = 'zero' were given"),
+        ("train.augment.saturation.low=2", "methods.plain.train.augment.saturation: low = 2.0 and high = 1.5"),
         ("train=3", "train must be a table of settings but is 3"),
         ("methods.AT.train=3", "methods.AT.train must be a table of settings but is 3"),
         ("methods=3", "methods must be a table"),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import cos, inf, pi
 from typing import Any, Literal, cast
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
+from holdfast.data.augment import Augment
 from holdfast.geometry import Threat
 from holdfast.run import find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
@@ -100,6 +101,7 @@ class TrainPlan:
     batch: int = 50
     optimizer: OptimizerPlan = OptimizerPlan()
     schedule: SchedulePlan = SchedulePlan()
+    augment: Augment = field(default_factory=Augment)  # of the images of a step: the batch, its positives, its pool
     select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
     init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
     validate_samples: int = 1000
