@@ -34,16 +34,6 @@ def test_every_recipe_that_comes_along_loads_and_its_resolved_form_is_the_same_r
     assert again(recipe).table() == recipe.table()
 
 
-def test_recipes_and_their_small_variants_come_along() -> None:
-    for name in ("quickstart", "mnist-mlp", "mnist-lenet"):
-        assert {name, f"{name}-small"} <= set(config.names())
-        full, small = config.load(name), config.load(f"{name}-small")
-        assert small.data.name == full.data.name
-        assert small.threat == full.threat
-        epochs = [r.methods["TLA"].train.epochs for r in (small, full)]
-        assert epochs[0] < epochs[1]
-
-
 def test_the_published_settings() -> None:
     recipe = config.load("mnist-mlp")
     assert recipe.threat.eps == 0.3
@@ -182,6 +172,33 @@ def test_crafting_attacks_hand_in_their_last_iterate_where_they_can_choose() -> 
     assert crafts["other"] == PGD(threat=recipe.threat, steps=3, keep="last")
     assert find.name_of(crafts["noise"]) == "noise"
     assert crafts["worst"].keep == "worst"
+
+
+def test_entries_that_are_false_are_left_out(tmp_path: Path) -> None:
+    assert "noise" not in changed("attacks.noise=false").attacks
+    assert list(changed("methods.AT=false", "methods.ALP=false").methods) == ["plain", "TLA"]
+    (tmp_path / "mine.toml").write_text('base = "quickstart"\n[methods]\nTLA = false\n[attacks]\n"C&W" = false')
+    mine = config.load(str(tmp_path / "mine.toml"))
+    assert "TLA" not in mine.methods
+    assert "C&W" not in mine.attacks
+    assert again(mine).table() == mine.table()
+    with pytest.raises(ValueError, match=re.escape("unknown attack 'PGD-40' in evaluate.curve")):
+        changed("attacks.PGD-40=false")
+    with pytest.raises(ValueError, match="methods must be a table with at least one entry"):
+        changed(*(f"methods.{name}=false" for name in ("plain", "AT", "ALP", "TLA")))
+
+
+def test_attacks_still_to_come_are_kept_and_checked_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "AWAITED", ("some_day",))
+    attacks = {"noise": {}, "later": {"name": "some-day", "threat": "l2:1/2", "tries": 3}, "some_day": {}}
+    recipe = read(table(attacks=attacks))
+    assert list(recipe.attacks) == ["noise"]
+    assert recipe.awaited == {"later": {**attacks["later"]}, "some_day": {"name": "some_day"}}
+    assert again(recipe).table() == recipe.table()
+    with pytest.raises(ValueError, match=re.escape("unknown norm 'l5' in attacks.later.threat")):
+        read(table(attacks=attacks | {"later": {"name": "some_day", "threat": "l5:1"}}))
+    monkeypatch.setattr(find, "AWAITED", ("noise",))
+    assert not read(table()).awaited  # its file has come
 
 
 def test_transfer() -> None:
