@@ -20,6 +20,7 @@ from workbench import at_method, bits, die, ended, in_child, run_job, start, toy
 
 from holdfast.contracts import Batch, Needs, Rows, Terms
 from holdfast.data import DataSet
+from holdfast.data.augment import Augment, Flip, PadCrop
 from holdfast.losses.classification import cross_entropy
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
@@ -65,9 +66,11 @@ class WithDropout(nn.Module):
 
 
 MOMENTUM = {"optimizer": OptimizerPlan(name="sgd", lr=0.05, momentum=0.9, weight_decay=0.01)}
+AUGMENT = Augment(pad_crop=PadCrop(pad=1), flip=Flip())
 JOBS: dict[str, Callable[[Path], Job]] = {
     "plain": lambda folder: toy_job(folder),
     "tla": lambda folder: toy_job(folder, TLA(**at_method(pool=6, warmup=0.5))),
+    "augmented": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), augment=AUGMENT),
     "proxies": lambda folder: toy_job(folder, Proxies(), **MOMENTUM),  # type: ignore[arg-type]
     "dropout": lambda folder: toy_job(folder, Plain()),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Workshop:
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Workshop":
         """Load the data and pick the device."""
+        _refuse_awaited(recipe)
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         try:
@@ -167,6 +169,15 @@ class Workshop:
             "versions": versions(),
             "commit": commit(),
         }
+
+
+def _refuse_awaited(recipe: Recipe) -> None:
+    if recipe.awaited:
+        missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
+        options = " ".join(f"--set {quote(f'attacks.{toml.key(name)}=false')}" for name in recipe.awaited)
+        raise ValueError(
+            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; go without: {options}"
+        )
 
 
 def finished(recipe: Recipe, out: Path) -> list[Run]:
