@@ -46,11 +46,7 @@ class Workshop:
         """Load the data and pick the device."""
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
-        try:
-            fabric = Fabric(accelerator=device, devices=1)
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
-        return Workshop(recipe, out, load_data(recipe.data, data_dir), fabric, progress)
+        return Workshop(recipe, out, load_data(recipe.data, data_dir), open_fabric(device), progress)
 
     def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The models meant: all of the recipe, or one method, or one seed."""
@@ -124,12 +120,7 @@ class Workshop:
 
     def samples(self) -> Split:
         """The test samples that the recipe evaluates: all, or so many spread evenly over the set."""
-        test, wanted = self.data.test, self.recipe.evaluate.samples
-        if wanted is None or wanted >= len(test):
-            return test
-        return test.take(
-            torch.arange(wanted) * len(test) // wanted
-        )  # spread: MNIST's first half is not like its second
+        return self.data.test.spread(self.recipe.evaluate.samples)
 
     def evaluate(self, method: str, seed: int) -> Records:
         """Records of one model under the attacks of the recipe."""
@@ -163,6 +154,14 @@ class Workshop:
             "versions": versions(),
             "commit": commit(),
         }
+
+
+def open_fabric(device: str) -> Fabric:
+    """The engine on this device; one that cannot be used here is refused."""
+    try:
+        return Fabric(accelerator=device, devices=1)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
 
 
 def finished(recipe: Recipe, out: Path) -> list[Run]:
