@@ -4,9 +4,16 @@ import re
 from collections.abc import Mapping
 from math import isqrt
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from holdfast.models.weights import bare_names, some
+from holdfast.models.classifier import Classifier, PerImage
+from holdfast.models.encoders.madry_cnn import MadryCNN
+from holdfast.models.encoders.wrn import WRN
+from holdfast.models.weights import bare_names, load_into, matched, some
+
+LAYOUTS = ("trades", "madry", "madry-mnist")
+"""What :func:`published` knows."""
 
 _TRADES_UNIT = {"bn1": "opening.0", "conv1": "body.0", "bn2": "body.1", "conv2": "body.3", "convShortcut": "shortcut"}
 _TRADES_ENDS = {"conv1": "encoder.stem", "bn1": "encoder.closing.0", "fc": "head"}
@@ -27,6 +34,30 @@ _MADRY_LEAVES = {
     "moving_mean": "running_mean",
     "moving_variance": "running_var",
 }
+
+
+def published(layout: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> Classifier:
+    """The classifier of a published checkpoint with its weights; depth, width and classes are read off them."""
+    mapped = {"trades": from_trades, "madry": from_madry, "madry-mnist": from_madry_mnist}[layout](state)
+    head = mapped.get("head.weight")
+    if head is None or head.ndim != 2:
+        raise ValueError(f"the weights have no output layer as the layout {layout!r} has; give its checkpoint")
+    units = {name.split(".")[3] for name in mapped if name.startswith("encoder.stages.0.")}
+    with torch.device("meta"):  # without memory: a few wide tensors must not have a huge network built
+        matched(_empty(layout, shape, head, len(units)), mapped)
+    model = _empty(layout, shape, head, len(units))
+    load_into(model, mapped)
+    return model
+
+
+def _empty(layout: str, shape: tuple[int, ...], head: Tensor, units: int) -> Classifier:
+    classes, width = head.shape
+    if layout == "madry-mnist":
+        return Classifier(MadryCNN(shape, width=width), nn.Linear(width, classes))
+    if layout == "madry":
+        encoder = WRN(shape, width=width, depth=6 * units + 4, form="madry")
+        return Classifier(encoder, nn.Linear(width, classes), PerImage())
+    return Classifier(WRN(shape, width=width, depth=6 * units + 4), nn.Linear(width, classes))
 
 
 def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -49,11 +49,7 @@ class Workshop:
         _refuse_awaited(recipe)
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
-        try:
-            fabric = Fabric(accelerator=device, devices=1)
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
-        return Workshop(recipe, out, load_data(recipe.data, data_dir), fabric, progress)
+        return Workshop(recipe, out, load_data(recipe.data, data_dir), open_fabric(device), progress)
 
     def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The models meant: all of the recipe, or one method, or one seed."""
@@ -128,12 +124,7 @@ class Workshop:
 
     def samples(self) -> Split:
         """The test samples that the recipe evaluates: all, or so many spread evenly over the set."""
-        test, wanted = self.data.test, self.recipe.evaluate.samples
-        if wanted is None or wanted >= len(test):
-            return test
-        return test.take(
-            torch.arange(wanted) * len(test) // wanted
-        )  # spread: MNIST's first half is not like its second
+        return self.data.test.spread(self.recipe.evaluate.samples)
 
     def evaluate(self, method: str, seed: int) -> Records:
         """Records of one model under the attacks of the recipe."""
@@ -178,6 +169,14 @@ def _refuse_awaited(recipe: Recipe) -> None:
         raise ValueError(
             f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; go without: {options}"
         )
+
+
+def open_fabric(device: str) -> Fabric:
+    """The engine on this device; one that cannot be used here is refused."""
+    try:
+        return Fabric(accelerator=device, devices=1)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
 
 
 def finished(recipe: Recipe, out: Path) -> list[Run]:
