@@ -163,6 +163,7 @@ def test_the_worst_case_is_the_closed_form(here: Path, call: Any) -> None:
     page = (here / "out" / "report.html").read_text()
     assert "nets:build under attack" in page
     assert f'<div class="big">{share:.1f}' in page
+    assert f"<code>{records.facts['weights']['digest'][:12]}</code>" in page
 
 
 def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,3 +498,11 @@ def test_images_are_scaled_when_asked(here: Path, call: Any) -> None:
     records = Records.load(here / "out" / "records")
     assert len(records) == 30
     assert records.right.mean() > 0.9
+
+
+def test_the_name_of_a_file_does_not_command_the_terminal(here: Path, call: Any) -> None:
+    pictures(here / "photos")
+    (here / "photos" / "a" / "\x1b[2J\x9b31m.png").write_bytes(b"no picture")
+    said = refused(call(*args(data="imagefolder:photos")))
+    assert "cannot be read as a JPEG" in said
+    assert said.isprintable()
