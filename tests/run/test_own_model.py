@@ -163,6 +163,7 @@ def test_the_worst_case_is_the_closed_form(here: Path, call: Any) -> None:
     page = (here / "out" / "report.html").read_text()
     assert "nets:build under attack" in page
     assert f'<div class="big">{share:.1f}' in page
+    assert f"<code>{records.facts['weights']['digest'][:12]}</code>" in page
 
 
 def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,12 +268,12 @@ def test_another_model_is_never_mixed_in(here: Path, call: Any) -> None:
     before = Records.load(here / "out" / "records").facts
     save_file({"scale": torch.tensor([1.0, 1.0, 1.5])}, here / "other.safetensors")
     said = refused(call(*args(attack="fgsm", weights="other.safetensors")))
-    assert said == "out holds results of another model (its weights differ); choose another --out or remove it"
+    assert said == "out holds results of another model (other weights); choose another --out or remove it"
     said = refused(call(*args(attack="fgsm", model="nets:Bright")))
-    assert "(its name differ)" in said
+    assert "(other name)" in said
     (here / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
     sys.modules.pop("nets")
-    assert "(its code differ)" in refused(call(*command))
+    assert "(other code)" in refused(call(*command))
     assert Records.load(here / "out" / "records").facts == before
 
 
@@ -497,3 +498,21 @@ def test_images_are_scaled_when_asked(here: Path, call: Any) -> None:
     records = Records.load(here / "out" / "records")
     assert len(records) == 30
     assert records.right.mean() > 0.9
+
+
+def test_the_name_of_a_file_does_not_command_the_terminal(here: Path, call: Any) -> None:
+    pictures(here / "photos")
+    (here / "photos" / "a" / "\x1b[2J\x9b31m.png").write_bytes(b"no picture")
+    said = refused(call(*args(data="imagefolder:photos")))
+    assert "cannot be read as a JPEG" in said
+    assert said.isprintable()
+
+
+def test_tensors_that_are_not_saved_count_too() -> None:
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    second.load_state_dict(first.state_dict())
+    for net, shift in ((first, 0.0), (second, 1.0)):
+        net.register_buffer("shift", torch.full((2,), shift), persistent=False)
+    assert own.identity("a:b", first)["weights"] != own.identity("a:b", second)["weights"]
+    second.shift.zero_()
+    assert own.identity("a:b", first) == own.identity("a:b", second)

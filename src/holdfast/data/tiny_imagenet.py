@@ -55,12 +55,12 @@ def _present(top: Path) -> list[str]:
 
 
 def _wnids(top: Path) -> list[str]:
-    known = []
+    known: dict[str, None] = {}  # in order, and found at once: a long file must not take the square of its length
     for where, line in _lines(top / "wnids.txt"):
         if not _WNID.fullmatch(line) or line in known:  # so it cannot name another folder
             raise ValueError(f"{where} has {line[:80]!r} where a class such as n02124075, once, is allowed")
-        known.append(line)
-    return known
+        known[line] = None
+    return list(known)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -49,7 +49,8 @@ def importable(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.path.remove(folder)
+        with suppress(ValueError):  # the user's code may have taken it out
+            sys.path.remove(folder)
 
 
 def build(name: str, weights: Path | None, data: EvaluationSet, seed: int) -> nn.Module:
@@ -164,9 +165,11 @@ def _problems(logits: Tensor, data: EvaluationSet) -> Iterator[str]:
 def identity(name: str, model: nn.Module) -> dict[str, str]:
     """What makes a model this one: its name, its weights, and its code, since the same weights may mean another model.
 
-    The code is how the network prints and the files in which its classes and its builder are written.
+    Weights are all its tensors, also buffers that are not saved. The code is how the network prints and the files in
+    which its classes and its builder are written.
     """
-    state = {key: value for key, value in model.state_dict().items() if isinstance(value, Tensor)}
+    held = dict(model.named_buffers()) | model.state_dict()
+    state = {key: value for key, value in held.items() if isinstance(value, Tensor)}
     code = sha256(_ADDRESS.sub("", str(model)).encode())
     for file in sorted(_files(name, model)):
         code.update(Path(file).read_bytes())

@@ -212,11 +212,9 @@ def _claim(out: Path, known: Mapping[str, str]) -> None:
         found = read_json(path)
         differs = [key for key in known if found.get(key) != known[key]]
         if differs:
-            raise ValueError(
-                f"{out} holds results of another model (its {' and '.join(differs)} differ); choose another --out or "
-                "remove it"
-            )
-    elif out.exists() and any(out.iterdir()):
+            other = " and ".join(differs)
+            raise ValueError(f"{out} holds results of another model (other {other}); choose another --out or remove it")
+    elif out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise ValueError(f"{out} holds something else than results of --model; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(known, indent=1) + "\n")
