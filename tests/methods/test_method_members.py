@@ -53,7 +53,7 @@ def trainable(model, method):
 
 
 def test_the_walk_finds_the_methods():
-    assert {"plain", "adversarial", "alp", "tla"} <= set(FILES)
+    assert {"plain", "adversarial", "alp", "tla", "trades", "llr", "cure"} <= set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -137,6 +137,8 @@ class Replay:
     """Gives the inputs that another attack made, without the model."""
 
     x_adv: torch.Tensor
+    loss: object = None
+    start: str = "clean"
     threat = by_hand.threat()
 
     def at(self, eps):

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Outputs, Rows, Terms
-from holdfast.losses.classification import cross_entropy
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, nearest_negative, random_negative, triplet
 from holdfast.methods._craft import check_crafting, craft, passes, warmed
+from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
 from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
@@ -87,7 +87,7 @@ class TLA:
         meter = Meter()
         x_adv = craft(attack, model, batch, rng, meter)
         adversarial = adapt(model).outputs(x_adv, self.layer)
-        entropy = cross_entropy(adversarial, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
+        entropy = mean_entropy(model, adversarial, Rows(batch.y, batch.index), self.smoothing)
         total, parts = entropy, {"cross_entropy": entropy}
         cost, negative = meter.cost + passes(batch, 1 + len(clean)), None
         for name, x in clean.items():
@@ -98,7 +98,7 @@ class TLA:
                 cost = cost + passes(batch) + self._search_cost(batch)
             weighted, more = self._triplet(batch, adversarial, near, negative, name)
             total, parts = total + weighted, parts | more
-        return Terms(total, parts, cost)
+        return Terms(total, parts, cost, (adversarial,))
 
     def _search_cost(self, batch: Batch) -> Cost:
         """Anchors and pool are embedded once more to find the nearest; a random negative needs no look."""

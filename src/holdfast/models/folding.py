@@ -78,7 +78,7 @@ def _fold(model: nn.Module) -> Folded | str:
     try:
         copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
         before = _state(copy)
-        traced = fx.Tracer().trace(copy)
+        traced = _Tracer().trace(copy)
     except Exception as error:  # a user's code is run on stand-ins: anything can be raised
         return f"it cannot be traced ({type(error).__name__})"
     if _state(copy) != before:
@@ -94,6 +94,13 @@ def _fold(model: nn.Module) -> Folded | str:
     graph.graph.lint()
     graph.recompile()
     return Folded(graph, pairs)
+
+
+class _Tracer(fx.Tracer):
+    """Sees a linear layer of any kind as one: the input of the last one is the features."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _state(model: nn.Module) -> list[object]:
