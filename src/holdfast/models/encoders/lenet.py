@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from holdfast.models.encoders._activation import Activation, make_activation
+
 
 class LeNet(nn.Module):
     """Four 3x3 convolutions with batch norm, two poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
@@ -9,21 +11,21 @@ class LeNet(nn.Module):
     Convolutions and linear layers have biases, padding keeps the size, as in the authors' code.
     """
 
-    def __init__(self, shape: tuple[int, ...], *, width: int = 1024) -> None:
+    def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
         super().__init__()
         channels, height, wide = shape
         self.width = width
         self.layers = nn.Sequential(
-            *_block(channels, 32),
-            *_block(32, 64),
+            *_block(channels, 32, activation),
+            *_block(32, 64, activation),
             nn.MaxPool2d(2),
-            *_block(64, 128),
-            *_block(128, 256),
+            *_block(64, 128, activation),
+            *_block(128, 256, activation),
             nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Linear(256 * (height // 4) * (wide // 4), width),
             nn.BatchNorm1d(width),
-            nn.ReLU(),
+            make_activation(activation),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,5 +34,5 @@ class LeNet(nn.Module):
         return features
 
 
-def _block(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+def _block(inputs: int, outputs: int, activation: Activation) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), make_activation(activation)]
