@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks._rules import Point, Rule, State
-from holdfast.contracts import Cost, Loss, Model, Outputs, Rows, Watch
+from holdfast.contracts import Attack, Cost, Loss, Model, Outputs, Rows, Watch
 from holdfast.geometry import Threat
 from holdfast.models.crafting import crafting
 from holdfast.rng import Rng
@@ -201,6 +201,15 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuse a misspelt choice, which would otherwise pass as the last one."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r} but it must be one of {', '.join(allowed)}")
+
+
+def check_distant(name: str, attack: Attack) -> None:
+    """Refuse an attack on one model, for use on another, that does not go as far as it may."""
+    if getattr(attack, "keep", "last") in ("fooled", "closest"):
+        raise ValueError(
+            f'{name} needs an attack with keep="last" or "worst"; one that stops at the first success '
+            "or keeps the closest stays at the boundary of the source"
+        )
 
 
 def check(x: Tensor, rows: Rows, threat: Threat) -> None:
