@@ -2,12 +2,10 @@
 
 import copy
 import sys
-from types import ModuleType, SimpleNamespace
 
 import by_hand
 import pytest
 import torch
-from torch import nn
 
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Needs, Terms
@@ -18,51 +16,23 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
 from holdfast.methods.triplet import Triplet
+from stand_in import install
+
+SETTINGS = {"num_classes": 3, "embedding_size": 3, "double": True}
 
 
 def pgd():
     return PGD(threat=by_hand.threat(), steps=3, keep="last")
 
 
-class Proxies(nn.Module):
-    """A loss with parameters, in the form of pytorch-metric-learning."""
-
-    def __init__(self, num_classes, embedding_size, pull=1.0):
-        super().__init__()
-        self.proxies = nn.Parameter(torch.randn(num_classes, embedding_size).double())
-        self.pull = pull
-
-    def forward(self, embeddings, labels, indices_tuple=None):
-        kept = slice(None) if indices_tuple is None else indices_tuple
-        return self.pull * (embeddings - self.proxies[labels])[kept].square().sum(1).mean()
-
-
-class First(nn.Module):
-    """A miner that takes the first samples."""
-
-    def __init__(self, many=2):
-        super().__init__()
-        self.many = many
-
-    def forward(self, embeddings, labels):
-        return torch.arange(self.many)
-
-
 @pytest.fixture
 def library(monkeypatch):
-    """A stand-in for the package: its shape, not its losses."""
-    package = ModuleType("pytorch_metric_learning")
-    for part, member in (("losses", Proxies), ("miners", First)):
-        module = ModuleType(f"pytorch_metric_learning.{part}")
-        setattr(module, member.__name__, member)
-        module.torch = SimpleNamespace()  # modules hold more than classes
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(sys.modules, package.__name__, package)
+    install(monkeypatch)
 
 
 def proxies(**settings):
     torch.manual_seed(0)
-    given = {"loss": "Proxies", "settings": {"num_classes": 3, "embedding_size": 3}, "method": Plain()}
+    given = {"loss": "Proxies", "settings": SETTINGS, "method": Plain()}
     return Metric(**(given | settings))
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
@@ -16,10 +16,10 @@ from holdfast.methods._craft import check_weight
 from holdfast.methods._seen import last_seen
 from holdfast.rng import Rng
 
-Setting = bool | int | float | str
+Settings = Mapping[str, bool | int | float | str]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
+@dataclass(init=False, eq=False, repr=False)
 class Metric(nn.Module):
     """Another method plus ``weight`` times a loss of pytorch-metric-learning (the extra ``metric``).
 
@@ -31,21 +31,28 @@ class Metric(nn.Module):
 
     method: Method
     loss: str = "ContrastiveLoss"
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Settings | None = None
     miner: str | None = None
-    miner_settings: Mapping[str, Setting] = field(default_factory=dict)
+    miner_settings: Settings | None = None
     weight: float = 0.5
 
-    def __new__(cls, *_: object, **__: object) -> "Metric":
-        """A module before its fields are set, because one of them may be a module."""
-        made = super().__new__(cls)
-        nn.Module.__init__(made)
-        return made
-
-    def __post_init__(self) -> None:
-        check_weight("weight", self.weight)
-        self.term = _made("losses", self.loss, self.settings)
-        self.mine = None if self.miner is None else _made("miners", self.miner, self.miner_settings)
+    def __init__(  # written out: the fields can be set only after the module's own __init__, as one may be a module
+        self,
+        *,
+        method: Method,
+        loss: str = "ContrastiveLoss",
+        settings: Settings | None = None,
+        miner: str | None = None,
+        miner_settings: Settings | None = None,
+        weight: float = 0.5,
+    ) -> None:
+        super().__init__()
+        check_weight("weight", weight)
+        self.method, self.weight = method, weight
+        self.loss, self.settings = loss, settings
+        self.miner, self.miner_settings = miner, miner_settings
+        self.term = _made("losses", loss, settings or {})
+        self.mine = None if miner is None else _made("miners", miner, miner_settings or {})
 
     @property
     def needs(self) -> Needs:
@@ -72,7 +79,7 @@ def _library(part: str, name: str) -> ModuleType:
         ) from error
 
 
-def _made(part: str, name: str, settings: Mapping[str, Setting]) -> nn.Module:
+def _made(part: str, name: str, settings: Settings) -> nn.Module:
     known = {key: it for key, it in vars(_library(part, name)).items() if inspect.isclass(it)}
     if name not in known:
         near = ", ".join(get_close_matches(name, known, n=3)) or ", ".join(sorted(known))
