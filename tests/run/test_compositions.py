@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from workbench import run_job, table, toy, toy_job
+from workbench import bits, run_job, table, toy, toy_job
 
 from holdfast import data
 from holdfast.attacks.feature_norm import FeatureNorm
@@ -227,3 +228,20 @@ def test_what_a_method_learned_is_saved(tmp_path: Path, monkeypatch: pytest.Monk
         "miner_settings": None,
         "weight": 0.5,
     }
+
+
+@pytest.mark.parametrize("name", ["TRADES+HE", "LLR softplus", "CURE+HE", "TRADES+triplet+HE"])
+def test_the_training_loop_takes_them_and_goes_on_after_a_stop(name: str, tmp_path: Path) -> None:
+    """Through the engine, which wraps the model: the same bits whether stopped or not."""
+    study, some = recipe({name: METHODS[name]}), toy()
+
+    def job(folder: str) -> Job:
+        made = toy_job(tmp_path / folder, study.methods[name].method, epochs=2)
+        return replace(made, model=replace(study.model_of(name), width=4))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job("stopped"), some, stop_at=3)
+    whole, stopped = run_job(job("whole"), some), run_job(job("stopped"), some)
+    assert bits(whole.folder) == bits(stopped.folder)
+    first = json.loads((whole.folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert len(first) > 4

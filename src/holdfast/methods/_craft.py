@@ -31,6 +31,11 @@ def climbing(attack: Attack, loss: Loss, start: str) -> Attack:
             f"{type(attack).__name__} has no choice of loss and start, but this method climbs a loss of its own; "
             "give it PGD or FGSM"
         )
+    if getattr(given, "keep", "last") != "last":
+        raise ValueError(
+            f'keep is "{given.keep}" but it ranks points by whether they fool, and this method climbs a loss of its '
+            'own; use keep="last"'
+        )
     return cast(Attack, replace(given, loss=loss, start=start))
 
 
