@@ -68,7 +68,7 @@ def main() -> int:
     failures = _measure(bench, folder, key, _units(budget, asked.only), deadline)
     stored = {unit: _stored(folder / f"{unit}.json", key) for unit in _units_known()}
     titles = {name: figure.title for name, figure in FIGURES.items()}
-    write_text(folder / "table.md", markdown({unit: r for unit, r in stored.items() if r}, titles, _code()))
+    write_text(folder / "table.md", markdown({unit: r for unit, r in stored.items() if r}, titles, code()))
     print(f"{folder / 'table.md'}")
     return 1 if failures else 0
 
@@ -138,11 +138,11 @@ def _stored(path: Path, key: str) -> dict[str, Any] | None:
 
 def _key(bench: Bench) -> str:
     """What a stored figure depends on: the code, the budget, torch, its threads and the peers."""
-    parts = [_code(), repr(bench.budget), torch.__version__, torch.get_num_threads(), bench.field.facts()]
+    parts = [code(), repr(bench.budget), torch.__version__, torch.get_num_threads(), bench.field.facts()]
     return sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _code() -> str:
+def code() -> str:
     """A digest of the sources that decide the numbers."""
     here = Path(__file__).resolve().parent
     package = here.parent / "src" / "holdfast"

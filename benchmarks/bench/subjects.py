@@ -19,7 +19,8 @@ from holdfast.contracts import Method
 from holdfast.data import DataSet, Split
 from holdfast.run import checkpoint
 from holdfast.run.assemble import build_model
-from holdfast.run.config import Entry, ModelPlan, SchedulePlan, TrainPlan
+from holdfast.run.config import Entry, SchedulePlan, TrainPlan
+from holdfast.run.model import HeadPlan, ModelPlan
 from holdfast.run.train import Job, train
 
 WARMUP = 0.35
@@ -139,8 +140,9 @@ def _fit(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.expand(-1, channels, -1, -1).contiguous()
 
 
-def fresh(name: str, seed: int = 0) -> nn.Module:
+def fresh(name: str, seed: int = 0, head: str = "linear") -> nn.Module:
     """An untrained model of a subject, in train mode."""
     subject = SUBJECTS[name]
     classes = len(dataset(subject.sources, subject.shape).classes)
-    return build_model(ModelPlan(encoder=subject.encoder), subject.shape, classes, seed)
+    plan = ModelPlan(encoder=subject.encoder, head=HeadPlan(name=head))
+    return build_model(plan, subject.shape, classes, seed)

@@ -55,7 +55,8 @@ def training_step(bench: Bench, name: str) -> dict[str, Any]:
     for size in bench.budget.train_batches:
         x, y = bench.samples(name, size)
         batch = Batch(x, y, torch.arange(len(x)))
-        calls = {who: _stepper(name, method, batch) for who, method in _methods(SUBJECTS[name], steps, 0.0).items()}
+        methods = _methods(SUBJECTS[name], steps, 0.0)
+        calls = {who: Stepper(fresh(name), method, batch) for who, method in methods.items()}
         times = interleaved(calls, repeats)
         failed |= times.failed
         rows += [
@@ -71,11 +72,11 @@ def training_step(bench: Bench, name: str) -> dict[str, Any]:
     return {"facts": facts, "rows": rows, "headlines": headlines}
 
 
-class _stepper:  # noqa: N801 (it is called like a function)
-    """A model of its own that takes one step more each time it is called."""
+class Stepper:
+    """A model that takes one training step more each time it is called."""
 
-    def __init__(self, name: str, method: Method, batch: Batch) -> None:
-        self.model, self.method, self.batch, self.taken = fresh(name), method, batch, 0
+    def __init__(self, model: nn.Module, method: Method, batch: Batch) -> None:
+        self.model, self.method, self.batch, self.taken = model, method, batch, 0
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
 
     def __call__(self) -> None:

@@ -11,26 +11,34 @@ from holdfast.contracts import Batch, Outputs, Rows, Terms
 from holdfast.geometry import L0, L1, L2, LInf, Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
+from holdfast.methods.cure import CURE
+from holdfast.methods.llr import LLR
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
+from holdfast.methods.trades import TRADES
 from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier, adapt
+from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.rng import Rng
 
 __all__ = [
     "ALP",
     "BIM",
+    "CURE",
     "FGSM",
     "L0",
     "L1",
     "L2",
+    "LLR",
     "MIM",
     "PGD",
     "TLA",
+    "TRADES",
     "Adversarial",
     "Batch",
     "CWLinf",
     "Classifier",
+    "Hypersphere",
     "LInf",
     "Noise",
     "Outputs",

@@ -93,11 +93,16 @@ class Cost:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a training method asks to minimise, the scalars it is made of, for the log, and the passes it took."""
+    """What a training method asks to minimise, the scalars it is made of, for the log, and the passes it took.
+
+    ``seen`` holds the training passes over the batch, the adversarial one last where there is one: a metric term is
+    added to their features, without passes of its own.
+    """
 
     total: Tensor
     parts: Mapping[str, Tensor]
     cost: Cost = Cost()
+    seen: tuple[Outputs, ...] = ()
 
 
 @dataclass(frozen=True)

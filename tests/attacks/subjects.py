@@ -15,7 +15,7 @@ from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
 MEMBERS = [module.name for module in pkgutil.iter_modules(attacks.__path__) if not module.name.startswith("_")]
-RANDOM = {"cw_linf", "noise", "pgd", "transfer"}  # these draw from their rng; the others must not
+RANDOM = {"cw_linf", "feature_norm", "noise", "pgd", "transfer"}  # these draw from their rng; the others must not
 EPS = {"linf": 0.1, "l2": 0.4, "l1": 1.0, "l0": 2.0}
 
 
@@ -31,9 +31,9 @@ def build(name: str, threat: Threat, source: nn.Module | None = None) -> Attack:
     """The attack as it comes, only with fewer steps; transfer crafts on ``source``."""
     made = member(name)
     fields = {field.name for field in dataclasses.fields(made)}
-    if fields == {"source", "attack"}:
-        assert source is not None
-        return made(source=source, attack=PGD(threat=threat, steps=3, keep="last"))
+    if "attack" in fields:
+        other = {"source": source} if "source" in fields else {}
+        return made(attack=PGD(threat=threat, steps=3, keep="last"), **other)
     return made(threat=threat, **({"steps": 3} if "steps" in fields else {}))
 
 
@@ -87,9 +87,9 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.sizes.append(len(x))
         self.cost += Cost(forwards=len(x))
+        if x.requires_grad:
+            x.register_hook(self._back)
         logits: Tensor = self.module(x)
-        if logits.requires_grad:
-            logits.register_hook(self._back)
         return logits
 
     def _back(self, grad: Tensor) -> None:

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 import torch
-from subjects import EPS, MEMBERS, RANDOM, Affine, Counted, Net, build, member, samples
+from subjects import EPS, MEMBERS, RANDOM, Counted, Net, build, member, samples
 from torch import Tensor, nn
 
 from holdfast.attacks import _micro
@@ -57,7 +57,7 @@ def asks_the_model(name: str, net: Net, rng: Rng) -> bool:
 
 
 def test_the_folder_has_what_the_recipes_name() -> None:
-    assert {"fgsm", "bim", "pgd", "mim", "cw_linf", "noise", "transfer"} <= set(MEMBERS)
+    assert {"fgsm", "bim", "pgd", "mim", "cw_linf", "noise", "transfer", "feature_norm"} <= set(MEMBERS)
     assert set(MEMBERS) >= RANDOM
 
 
@@ -96,7 +96,8 @@ def test_stays_in_threat_and_box(name: str, norm: str, dtype: torch.dtype, net: 
 @in_every_norm
 def test_tables_without_a_box(name: str, norm: str, rng: Rng) -> None:
     x = 50 * rng.normal(torch.empty(5, 6, dtype=torch.float64))
-    net = Affine(rng.fork("weight").normal(x[:3]), torch.zeros(3, dtype=torch.float64))
+    net = nn.Linear(6, 3).double()
+    net.weight.data = rng.fork("weight").normal(x[:3])
     attack = build(name, Threat(NORMS[norm], EPS[norm], -inf, inf), source=net)
     x_adv = attack(net, x, net(x).argmax(1), rng=rng)
     assert attack.threat.contains(x_adv, x).all()

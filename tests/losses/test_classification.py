@@ -45,6 +45,20 @@ def log_softmax(z: list[float]) -> list[float]:
     return [v - total for v in z]
 
 
+@given(classified(), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([0.5, 1.0, 15.0]))
+def test_margin_and_temperature_change_the_logits_before_the_loss(
+    case: tuple[list[list[float]], list[int], list[int]], margin: float, temperature: float
+) -> None:
+    logits, y, _ = case
+    by_hand = [
+        -log_softmax([(v - margin * (j == label)) / temperature for j, v in enumerate(z)])[label]
+        for z, label in zip(logits, y, strict=True)
+    ]
+    out = outputs(torch.tensor(logits, dtype=torch.float64))
+    found = cross_entropy(out, rows(y), margin=margin, temperature=temperature)
+    assert found.tolist() == pytest.approx(by_hand, abs=1e-9)
+
+
 @given(classified(), st.sampled_from([0.0, 0.1, 0.5]))
 def test_cross_entropy_is_that_of_a_loop(
     case: tuple[list[list[float]], list[int], list[int]], smoothing: float

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Batch, Method, Rows
+from holdfast.contracts import Batch, Loss, Method, Rows
 from holdfast.geometry import LInf, Threat
+from holdfast.losses.classification import cross_entropy as climbed
 from holdfast.models.classifier import Classifier
 from holdfast.rng import Rng
 
@@ -23,6 +24,8 @@ class Shift:
     """Moves the numbers of every input by +eps, -eps, +eps ... and never asks the model; notes what it was asked."""
 
     threat: Threat
+    loss: Loss = climbed
+    start: str = "clean"
     seen: list[tuple[float, Rows]] = field(default_factory=list)
 
     def at(self, eps: float) -> "Shift":

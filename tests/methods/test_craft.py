@@ -4,12 +4,17 @@ import by_hand
 import pytest
 
 from holdfast.attacks.bim import BIM
+from holdfast.attacks.cw_linf import CWLinf
+from holdfast.attacks.fgsm import FGSM
+from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
+from holdfast.methods.llr import LLR
 from holdfast.methods.tla import TLA
+from holdfast.methods.trades import TRADES
 
-METHODS = [Adversarial, ALP, TLA]
+METHODS = [Adversarial, ALP, TLA, TRADES, LLR]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -48,5 +53,27 @@ def test_an_attack_that_stops_at_the_boundary_is_refused(method, keep):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("keep", ["last", "worst"])
-def test_other_attacks_are_taken(method, keep):
-    assert method(attack=BIM(threat=by_hand.threat(), keep=keep)).attack.keep == keep
+def test_other_attacks_are_taken_where_fooling_is_the_aim(method, keep):
+    attack = PGD(threat=by_hand.threat(), keep=keep)
+    if keep == "worst" and method in (TRADES, LLR):
+        with pytest.raises(ValueError, match=r'keep is "worst" but .* climbs a loss of its own; use keep="last"'):
+            method(attack=attack)
+    else:
+        assert method(attack=attack).attack.keep == keep
+
+
+@pytest.mark.parametrize("method", [TRADES, LLR])
+@pytest.mark.parametrize("attack", [BIM, CWLinf, Noise])
+def test_methods_that_climb_a_loss_of_their_own_refuse_attacks_without_a_choice(method, attack):
+    """BIM starts at x, where neither has a gradient."""
+    keep = {} if attack is Noise else {"keep": "last"}
+    with pytest.raises(ValueError, match=f"{attack.__name__} has no choice of loss and start, .* give it PGD or FGSM"):
+        method(attack=attack(threat=by_hand.threat(), **keep))
+
+
+@pytest.mark.parametrize("method", [TRADES, LLR])
+def test_one_step_will_do(method, rng):
+    model, batch = by_hand.network(), by_hand.samples()
+    terms = method(attack=FGSM(threat=by_hand.threat()))(model, batch, progress=1.0, rng=rng)
+    assert len(terms.parts) > 1
+    assert all(part > 0 for part in terms.parts.values())

@@ -72,7 +72,7 @@ def test_the_first_help_shows_where_to_start(call: Any) -> None:
     assert call().code == 2  # without a command the help is shown, but nothing was done
 
 
-@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "data", "recipes"])
+@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "data", "recipes"])
 def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     from holdfast import data
 
@@ -80,6 +80,7 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
         "attacks": find.names("attack"),
         "methods": find.names("method"),
         "models": find.names("encoder"),
+        "heads": find.names("head"),
         "data": data.names(),
         "recipes": config.names(),
     }

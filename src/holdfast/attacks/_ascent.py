@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks import _micro
 from holdfast.attacks._rules import Point, Rule, State
-from holdfast.contracts import Cost, Loss, Model, Outputs, Rows, Watch
+from holdfast.contracts import Attack, Cost, Loss, Model, Outputs, Rows, Watch
 from holdfast.geometry import Threat
 from holdfast.models.crafting import confirmed, crafting
 from holdfast.rng import Rng
@@ -23,7 +23,10 @@ Keep = Literal["fooled", "last", "worst", "closest"]
 """Which iterate to return. ``fooled``: the first that fools, at once (evaluation); ``last``: the last one (training);
 ``worst``: by fooled first, then by loss; ``closest``: the shortest that fools."""
 
-Start = Literal["clean", "random"]
+Start = Literal["clean", "random", "near"]
+"""Where a try starts: at x, uniformly in the ball, or ``near``: at x + 0.001·N(0, I), as TRADES' code does."""
+
+_NEAR = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Ascent:
             )
         if self.restarts > 1 and (self.keep == "last" or self.start == "clean"):
             raise ValueError(
-                'restarts need start="random" and a keep other than "last"; otherwise they repeat or are lost'
+                'restarts need a start other than "clean" and a keep other than "last"; else they repeat or are lost'
             )
 
     @property
@@ -173,10 +176,11 @@ class _Board:
 
     def _begin(self, ids: Tensor) -> _Active:
         x, rows = self.x[ids], self.rows.take(ids)
+        x_adv, rng = x.clone(), self.rng.fork("start").at(rows.index).at(self.tries[ids])
         if self.plan.start == "random":
-            x_adv = self.plan.threat.sample(x, self.rng.fork("start").at(rows.index).at(self.tries[ids]))
-        else:
-            x_adv = x.clone()
+            x_adv = self.plan.threat.sample(x, rng)
+        if self.plan.start == "near":
+            x_adv = self.plan.threat.project(x + _NEAR * rng.normal(x), x)
         t = torch.zeros(len(ids), dtype=torch.int64, device=x.device)
         return _Active(ids, x, x_adv, self.plan.threat.corners(x) or (), rows, self.plan.rule.begin(x_adv), t)
 
@@ -201,6 +205,15 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuse a misspelt choice, which would otherwise pass as the last one."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r} but it must be one of {', '.join(allowed)}")
+
+
+def check_distant(name: str, attack: Attack) -> None:
+    """Refuse an attack on one model, for use on another, that does not go as far as it may."""
+    if getattr(attack, "keep", "last") in ("fooled", "closest"):
+        raise ValueError(
+            f'{name} needs an attack with keep="last" or "worst"; one that stops at the first success '
+            "or keeps the closest stays at the boundary of the source"
+        )
 
 
 def check(x: Tensor, rows: Rows, threat: Threat) -> None:

@@ -83,6 +83,28 @@ class MovingAverage:
         return torch.add(point.x_adv, point.threat.norm.steepest(g), alpha=self.step), (g,)
 
 
+@dataclass(frozen=True)
+class Adam:
+    """Steps of Adam (Kingma and Ba 2015) of learning rate ``step``; LLR's code climbs with it, at 0.1."""
+
+    step: float
+    first: float = 0.9
+    second: float = 0.999
+    least: float = 1e-9  # as in LLR's code; the gradients of a well-fitted sample are tiny
+
+    def begin(self, x_adv: Tensor) -> State:
+        """No moments yet."""
+        return torch.zeros_like(x_adv), torch.zeros_like(x_adv)
+
+    def move(self, point: Point, state: State) -> tuple[Tensor, State]:
+        """The next point."""
+        mean = self.first * state[0] + (1 - self.first) * point.grad
+        square = self.second * state[1] + (1 - self.second) * point.grad.square()
+        t = (point.t + 1).to(mean.dtype).reshape(-1, *[1] * (mean.ndim - 1))
+        size = (square / (1 - self.second**t)).sqrt() + self.least
+        return point.x_adv + self.step * mean / (1 - self.first**t) / size, (mean, square)
+
+
 def scaled(step: float | None, threat: Threat, eps: float) -> float | None:
     """A step size in the same proportion to another eps; where there is none (0, infinity) the same step."""
     return step if step is None or threat.eps in (0, inf) or eps == inf else step * eps / threat.eps

@@ -1,15 +1,18 @@
 """Projected gradient descent, here ascent."""
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import Ascent, Keep
-from holdfast.attacks._rules import Steepest, default_step, scaled
+from holdfast.attacks._ascent import Ascent, Keep, Start, one_of
+from holdfast.attacks._rules import Adam, Rule, Steepest, default_step, scaled
 from holdfast.contracts import Loss, Rows, Watch
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.rng import Rng
+
+Steps = Literal["steepest", "adam"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,8 @@ class PGD:
     """Steepest steps from a random start, projected back into the threat (Madry et al. 2018), in any norm.
 
     ``step`` defaults to 2.5·eps/steps. ``restarts`` keep the worst case per sample and attack only what still stands.
-    ``keep="fooled"`` lets a sample leave as soon as it is fooled; training uses ``keep="last"``.
+    ``keep="fooled"`` lets a sample leave as soon as it is fooled; training uses ``keep="last"``. ``start="near"`` is
+    TRADES' start, Gaussian noise of 0.001; ``rule="adam"`` steps by Adam with learning rate ``step``, as LLR's code.
     """
 
     threat: Threat
@@ -26,19 +30,24 @@ class PGD:
     restarts: int = 1
     loss: Loss = cross_entropy
     keep: Keep = "fooled"
+    start: Start = "random"
+    rule: Steps = "steepest"
 
     def __post_init__(self) -> None:
+        one_of("rule", self.rule, get_args(Steps))
         _ = self.plan  # a bad combination is refused where it is made
 
     @property
     def plan(self) -> Ascent:
         """The loop this attack runs."""
+        step = default_step(self.step, self.threat, self.steps)
+        rule: Rule = Adam(step) if self.rule == "adam" else Steepest(step)
         return Ascent(
             threat=self.threat,
             loss=self.loss,
-            rule=Steepest(default_step(self.step, self.threat, self.steps)),
+            rule=rule,
             keep=self.keep,
-            start="random",
+            start=self.start,
             steps=self.steps,
             restarts=self.restarts,
         )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from holdfast.attacks._ascent import check_distant
 from holdfast.contracts import Attack, Rows, Watch
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
@@ -21,11 +22,7 @@ class Transfer:
     attack: Attack
 
     def __post_init__(self) -> None:
-        if getattr(self.attack, "keep", "last") in ("fooled", "closest"):
-            raise ValueError(
-                'transfer needs an attack with keep="last" or "worst"; one that stops at the first success '
-                "or keeps the closest stays at the boundary of the source"
-            )
+        check_distant("transfer", self.attack)
 
     @property
     def threat(self) -> Threat:

@@ -9,9 +9,20 @@ from torch.nn import functional
 from holdfast.contracts import Outputs, Rows
 
 
-def cross_entropy(out: Outputs, rows: Rows, *, smoothing: float = 0.0) -> Tensor:
-    """Cross entropy with the label; smoothing s makes the target (1 - s)·onehot + s/classes (Szegedy et al. 2016)."""
-    return functional.cross_entropy(out.logits, rows.y, reduction="none", label_smoothing=smoothing)
+def cross_entropy(
+    out: Outputs, rows: Rows, *, smoothing: float = 0.0, margin: float = 0.0, temperature: float = 1.0
+) -> Tensor:
+    """Cross entropy with the label; smoothing s makes the target (1 - s)·onehot + s/classes (Szegedy et al. 2016).
+
+    ``margin`` is first taken off the true logit (Wang et al. 2018, CosFace), then logits are divided by
+    ``temperature``. With a hypersphere head of scale s, temperature s is the loss of the unscaled cosines.
+    """
+    logits = out.logits
+    if margin:
+        logits = logits - margin * functional.one_hot(rows.y, logits.shape[1]).to(logits)
+    if temperature != 1:
+        logits = logits / temperature
+    return functional.cross_entropy(logits, rows.y, reduction="none", label_smoothing=smoothing)
 
 
 def logit_difference(out: Outputs, rows: Rows, *, kappa: float = math.inf) -> Tensor:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Rows, Terms
-from holdfast.losses.classification import cross_entropy
 from holdfast.methods._craft import check_crafting, craft, passes, warmed
+from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -31,5 +31,5 @@ class Adversarial:
         meter = Meter()
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         out = adapt(model).outputs(x_adv)
-        total = cross_entropy(out, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
-        return Terms(total, {"cross_entropy": total}, meter.cost + passes(batch))
+        total = mean_entropy(model, out, Rows(batch.y, batch.index), self.smoothing)
+        return Terms(total, {"cross_entropy": total}, meter.cost + passes(batch), (out,))

@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
-from holdfast.losses.classification import cross_entropy
 from holdfast.losses.consistency import logit_pairing
 from holdfast.methods._craft import check_crafting, craft, passes, warmed
+from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
+from holdfast.models.heads.hypersphere import hypersphere_of
 from holdfast.rng import Rng
 
 
@@ -37,9 +38,16 @@ class ALP:
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         both = adapt(model).outputs(torch.cat([batch.x, x_adv]))
         rows = Rows(torch.cat([batch.y, batch.y]), torch.cat([batch.index, batch.index]))
-        entropy = cross_entropy(both, rows, smoothing=self.smoothing).mean()
-        n = len(batch)
-        adversarial = Outputs(x_adv, both.features[n:], both.logits[n:])
-        pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": both.logits[:n]})).mean()
+        entropy = mean_entropy(model, both, rows, self.smoothing)
+        clean, adversarial = _halves(both, len(batch))
+        pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": clean.logits})).mean()
+        if (head := hypersphere_of(model)) is not None:
+            pairing = pairing / head.scale**2  # the cosines are paired, not what the head makes of them
         parts = {"cross_entropy": entropy, "logit_pairing": pairing}
-        return Terms(entropy + self.weight * pairing, parts, meter.cost + passes(batch, 2))
+        total = entropy + self.weight * pairing
+        return Terms(total, parts, meter.cost + passes(batch, 2), (clean, adversarial))
+
+
+def _halves(both: Outputs, n: int) -> tuple[Outputs, Outputs]:
+    clean, adversarial = zip(*((part[:n], part[n:]) for part in both), strict=True)
+    return Outputs(*clean), Outputs(*adversarial)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.contracts import Batch, Needs, Rows, Terms
-from holdfast.losses.classification import cross_entropy
 from holdfast.methods._craft import passes
+from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -21,5 +21,5 @@ class Plain:
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""
         out = adapt(model).outputs(batch.x)
-        total = cross_entropy(out, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
-        return Terms(total, {"cross_entropy": total}, passes(batch))
+        total = mean_entropy(model, out, Rows(batch.y, batch.index), self.smoothing)
+        return Terms(total, {"cross_entropy": total}, passes(batch), (out,))

@@ -3,16 +3,15 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
-import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Outputs, Rows, Terms
-from holdfast.losses.classification import cross_entropy
+from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import feature_matching
-from holdfast.losses.metric import feature_mean_square, feature_norm, nearest_negative, random_negative, triplet
+from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
 from holdfast.methods._craft import check_crafting, craft, passes, warmed
+from holdfast.methods._entropy import mean_entropy
+from holdfast.methods._triplets import Negative, negatives, positives, search_cost
 from holdfast.models.classifier import adapt
-from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
 
 
@@ -50,7 +49,7 @@ class TLA:
     copy_margin: float | None = None
     anchor: Literal["adversarial", "clean"] = "adversarial"
     positive: Literal["class", "copy", "both"] = "class"
-    negative: Literal["nearest", "random"] = "nearest"
+    negative: Negative = "nearest"
     pool: int = 50
     noise: Literal["images", "copy", "none"] = "images"
     norm: Literal["length", "mean_square"] = "length"
@@ -87,23 +86,19 @@ class TLA:
         meter = Meter()
         x_adv = craft(attack, model, batch, rng, meter)
         adversarial = adapt(model).outputs(x_adv, self.layer)
-        entropy = cross_entropy(adversarial, Rows(batch.y, batch.index), smoothing=self.smoothing).mean()
+        entropy = mean_entropy(model, adversarial, Rows(batch.y, batch.index), self.smoothing)
         total, parts = entropy, {"cross_entropy": entropy}
         cost, negative = meter.cost + passes(batch, 1 + len(clean)), None
         for name, x in clean.items():
             near = adapt(model).outputs(x, self.layer)
             if negative is None or self.anchor == "clean":  # an anchor keeps its negative: one search, one pass
                 anchors = x_adv if self.anchor == "adversarial" else x
-                negative = adapt(model).outputs(self._negatives(model, batch, anchors, rng.fork(name)), self.layer)
-                cost = cost + passes(batch) + self._search_cost(batch)
+                chosen = self._negatives(model, batch, anchors, rng.fork(name))
+                negative = adapt(model).outputs(chosen, self.layer)
+                cost = cost + passes(batch) + search_cost(batch, self.negative)
             weighted, more = self._triplet(batch, adversarial, near, negative, name)
             total, parts = total + weighted, parts | more
-        return Terms(total, parts, cost)
-
-    def _search_cost(self, batch: Batch) -> Cost:
-        """Anchors and pool are embedded once more to find the nearest; a random negative needs no look."""
-        pool = 0 if batch.pool is None else len(batch.pool)
-        return Cost(len(batch) + pool) if self.negative == "nearest" else Cost()
+        return Terms(total, parts, cost, (adversarial,))
 
     def _noisy(self, attack: Attack, batch: Batch, rng: Rng) -> Batch:
         """The batch with noise on its positives and its pool, where the paper has it."""
@@ -120,9 +115,7 @@ class TLA:
         """The clean images that belong with the anchors, one set per triplet."""
         clean: dict[str, Tensor] = {}
         if self.positive != "copy":
-            if batch.positive is None:
-                raise ValueError("this batch has no positives; build it as the method's `needs` asks")
-            clean["triplet"] = batch.positive
+            clean["triplet"] = positives(batch)
         if self.positive != "class":
             noisy = self.noise != "none"
             clean["copy_triplet"] = attack.threat.sample(batch.x, rng.fork("copy noise")) if noisy else batch.x
@@ -150,15 +143,4 @@ class TLA:
         return total, parts
 
     def _negatives(self, model: nn.Module, batch: Batch, anchors: Tensor, rng: Rng) -> Tensor:
-        """A clean image of another class for every anchor."""
-        pool = batch.pool
-        if pool is None:
-            raise ValueError("this batch has no pool; build it as the method's `needs` asks")
-        if self.negative == "random":
-            chance = rng.uniform(anchors.new_empty(len(batch), len(pool)))
-            return pool.x[random_negative(chance, batch.y, pool.y)]
-        with torch.no_grad(), frozen(model, rng) as view:
-            near = view.outputs(anchors.detach(), self.layer).features
-            far = view.outputs(pool.x, self.layer).features
-        chosen = nearest_negative(near, batch.y, far, pool.y, signed=self.signed_search)
-        return pool.x[chosen]
+        return negatives(model, batch, anchors, rng, search=self.negative, layer=self.layer, signed=self.signed_search)

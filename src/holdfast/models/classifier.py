@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +89,9 @@ class Adapted(nn.Module):
             with _capture(_named(self.module, layer)) as caught:
                 logits = self(x)
             return Outputs(x, _caught(caught, layer), logits)
-        with _capture_last_linear(self.module) as caught:
+        with linear_calls(self.module) as calls:
             logits = self(x)
-        return Outputs(x, caught[-1].flatten(1) if caught else logits, logits)
+        return Outputs(x, calls[-1].given.flatten(1) if calls else logits, logits)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, also of modules that return an object with ``.logits``."""
@@ -149,17 +150,26 @@ def _capture(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-@contextmanager
-def _capture_last_linear(module: nn.Module) -> Iterator[list[Tensor]]:
-    caught: list[Tensor] = []
+class LinearCall(NamedTuple):
+    """One call of a linear layer: what it was given and what it gave."""
 
-    def note(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        caught.append(args[0])
+    layer: nn.Linear
+    given: Tensor
+    gave: Tensor
+
+
+@contextmanager
+def linear_calls(module: nn.Module) -> Iterator[list[LinearCall]]:
+    """The calls of a module's linear layers in this context, in their order."""
+    calls: list[LinearCall] = []
+
+    def note(layer: nn.Module, args: tuple[Tensor, ...], gave: Tensor) -> None:
+        calls.append(LinearCall(cast(nn.Linear, layer), args[0], gave))
 
     linears = (m for m in module.modules() if isinstance(m, nn.Linear))
-    handles = [m.register_forward_pre_hook(note) for m in linears]
+    handles = [m.register_forward_hook(note) for m in linears]
     try:
-        yield caught
+        yield calls
     finally:
         for handle in handles:
             handle.remove()

@@ -128,7 +128,7 @@ def _trace(root: nn.Module) -> fx.Graph | str:
     try:
         copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
         before = _state(copy)
-        traced = fx.Tracer().trace(copy)
+        traced = _Tracer().trace(copy)
     except Exception as error:  # a user's code is run on stand-ins: anything can be raised
         return f"it cannot be traced ({type(error).__name__})"
     if _state(copy) != before:
@@ -136,6 +136,13 @@ def _trace(root: nn.Module) -> fx.Graph | str:
     if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in traced.nodes):
         return "it makes tensors of its own in the forward pass"
     return traced
+
+
+class _Tracer(fx.Tracer):
+    """Sees a linear layer of any kind as one: the input of the last one is the features."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _state(model: nn.Module) -> list[object]:

@@ -71,7 +71,7 @@ def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         block<i>.layer.<j>.convShortcut    encoder.stages.<i-1>.<j>.shortcut
         sub_block1                         left out: stored in these files but never used
 
-    TRADES has no normalization. Hypersphere embedding has no ``fc.bias``, and its head compares by cosine.
+    TRADES has no normalization. Hypersphere embedding has no ``fc.bias``: its head is ``Hypersphere(640, 10)``.
     """
     used = {name: tensor for name, tensor in bare_names(state).items() if not name.startswith("sub_block1.")}
     return {_trades_name(name): tensor for name, tensor in used.items()}

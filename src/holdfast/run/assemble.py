@@ -15,7 +15,8 @@ from holdfast.data.augment import Augment
 from holdfast.models.classifier import Classifier, Normalize, PerImage
 from holdfast.rng import Rng
 from holdfast.run import find
-from holdfast.run.config import DataPlan, ModelPlan, OptimizerPlan
+from holdfast.run.config import DataPlan, OptimizerPlan
+from holdfast.run.model import ModelPlan
 
 _NO_AUGMENT = Augment()
 
@@ -36,7 +37,7 @@ def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int
         torch.manual_seed(Rng(seed).fork("weights").seed)
         try:
             encoder = cast(nn.Module, cls(shape, **plan.options))
-            model = Classifier(encoder, nn.Linear(cast(int, encoder.width), classes), _normalize(plan))
+            model = Classifier(encoder, plan.head.make(cast(int, encoder.width), classes), _normalize(plan))
             with torch.no_grad():
                 model.eval()(torch.zeros(2, *shape))  # one pass: what does not fit is said here, not while training
         except (ValueError, RuntimeError) as error:

@@ -32,12 +32,12 @@ def build(cls: type, table: Table, where: str, given: Table | None = None) -> An
     table = section(table, where)
     hints = typing.get_type_hints(cls)
     known = [f.name for f in fields(cls) if f.init]
-    threat = (given or {}).get("threat")
-    values: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in known}
+    given = given or {}
+    values: dict[str, Any] = {name: value for name, value in given.items() if name in known}
     for key, value in table.items():
         if key not in known:
             raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
-        values[key] = convert(hints[key], value, f"{where}.{key}", threat)
+        values[key] = convert(hints[key], value, f"{where}.{key}", given)
     needed = [f.name for f in fields(cls) if f.init and f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in needed if name not in values]
     if missing:
@@ -55,20 +55,22 @@ def section(value: Any, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def convert(hint: Any, value: Any, where: str, threat: Threat | None) -> Any:
-    """One value as its field wants it."""
+def convert(hint: Any, value: Any, where: str, given: Table) -> Any:
+    """One value as its field wants it; ``given`` holds what attacks and methods inside it need."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and types.NoneType in options:
         return None
     if Attack in options:
-        return build_attack(value, where, threat)
+        return build_attack(value, where, given.get("threat"))
+    if Method in options:
+        return build_method(value, where, given["threat"], given["attack"])
     if Threat in options:
         return build_threat(value, where)
     if any(option == Loss for option in options):
         return build_loss(value, where)
     for option in options:
         if is_dataclass(option) and isinstance(option, type):
-            return build(option, value, where, {"threat": threat})
+            return build(option, value, where, given)
     return scalar(hint, value, where)
 
 

@@ -230,13 +230,14 @@ def report(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="attacks, methods, models, data or recipes.")],
+    kind: Annotated[str, typer.Argument(help="attacks, methods, models, heads, data or recipes.")],
 ) -> None:
     """What recipes can name, with a sentence on each."""
     kinds: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "attacks": lambda: _classes("attack"),
         "methods": lambda: _classes("method"),
         "models": lambda: _classes("encoder"),
+        "heads": lambda: _classes("head"),
         "data": _data,
         "recipes": lambda: [(name, config.load(name).description) for name in config.names()],
     }

@@ -14,6 +14,8 @@ from holdfast.geometry import Threat
 from holdfast.models.arithmetic import Arithmetic
 from holdfast.run import checks, find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
+from holdfast.run.model import ModelPlan as ModelPlan
+from holdfast.run.model import read_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,44 +26,6 @@ class DataPlan:
     valid: float | int = 0.1
     seed: int = 0  # decides who is in validation; the same for every model of the study
     verify: bool = True  # refuse files whose checksum is not the published one
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelPlan:
-    """Which encoder, its options (None: its own defaults), and the normalization inside the model.
-
-    ``mean`` and ``std`` normalize by channel, ``per_image`` by each image's own mean and deviation (Madry, TLA).
-    """
-
-    encoder: str
-    width: int | None = None
-    depth: int | None = None
-    channels: int | None = None
-    form: str | None = None
-    activation: str | None = None
-    stem_stride: int | None = None
-    extra_blocks: int | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    per_image: bool = False
-
-    @property
-    def options(self) -> dict[str, int | str]:
-        """The encoder's options that are set."""
-        names = ("width", "depth", "channels", "form", "activation", "stem_stride", "extra_blocks")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-    def __post_init__(self) -> None:
-        if self.per_image and self.mean is not None:
-            raise ValueError("per_image and mean are two normalizations; choose one")
-        for name in ("width", "depth", "channels"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise ValueError(f"{name} is {size} but must be at least 1")
-        mean, std = self.mean or (), self.std or ()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
-            raise ValueError(
-                f"mean is {self.mean} and std {self.std} but both need one number per channel, std above 0"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +77,11 @@ class TrainPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One row of a study: a method and how it is trained."""
+    """One row of a study: a method, how it is trained, and its model where that is not the recipe's."""
 
     method: Method
     train: TrainPlan
+    model: ModelPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +137,10 @@ class Recipe:
     arithmetic: Arithmetic = "auto"  # the numbers attacks compute with; judging is always float32
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks not written yet: they can be shown, not run
 
+    def model_of(self, method: str) -> ModelPlan:
+        """The model that a method trains."""
+        return self.methods[method].model or self.model
+
     def table(self) -> dict[str, Any]:
         """The resolved recipe, every default written out; :func:`read` takes it back."""
         table = cast(dict[str, Any], table_of(self))
@@ -225,7 +194,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         description=str(table.get("description", "")),
         seeds=checks.seeds(table.get("seeds", [0])),
         data=build(DataPlan, table["data"], "data"),
-        model=build(ModelPlan, table["model"], "model"),
+        model=read_model(table["model"], "model"),
         threat=threat,
         methods={n: _entry(table, n, value, threat) for n, value in checks.named(table["methods"], "methods").items()},
         validate=build_attack(_validating(table.get("validate", {})), "validate", threat),
@@ -235,7 +204,6 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
         arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
     )
-    member("encoder", recipe.model.encoder, "model.encoder")
     _check_references(recipe)
     return recipe
 
@@ -245,10 +213,21 @@ def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     craft = build_attack(_crafting(recipe.get("craft", {}), "craft"), "craft", threat)
     own = {"name": name, **section(table, where)}
     plan = source.merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
-    if "attack" in own:
-        own["attack"] = _crafting(own["attack"], f"{where}.attack")
-    method = build_method(own, where, threat, craft)
-    return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"))
+    model = own.pop("model", None)
+    if model is not None:
+        model = read_model(source.merge(recipe["model"], section(model, f"{where}.model")), f"{where}.model")
+    method = build_method(_with_crafting(own, where), where, threat, craft)
+    return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"), model=model)
+
+
+def _with_crafting(value: Any, where: str) -> dict[str, Any]:
+    """The table of a method, its own attack and that of a method inside it completed."""
+    table = section({"name": value} if isinstance(value, str) else value, where)
+    if "attack" in table:
+        table["attack"] = _crafting(table["attack"], f"{where}.attack")
+    if "method" in table:
+        table["method"] = _with_crafting(table["method"], f"{where}.method")
+    return table
 
 
 def _crafting(value: Any, where: str) -> dict[str, Any]:
@@ -265,10 +244,11 @@ def _attacking(name: str, value: Any) -> dict[str, Any]:
 
 def _attack(name: str, table: dict[str, Any], threat: Threat) -> Attack | TransferPlan:
     where = f"attacks.{name}"
+    if "attack" in [field.name for field in fields(member("attack", table["name"], where))]:
+        table["attack"] = _crafting(table.get("attack", {}), f"{where}.attack")
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
-    table["attack"] = _crafting(table.get("attack", {}), f"{where}.attack")
     return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
 
 

@@ -11,11 +11,13 @@ import holdfast.attacks
 import holdfast.losses
 import holdfast.methods
 import holdfast.models.encoders
+import holdfast.models.heads
 
 FOLDERS: dict[str, ModuleType] = {
     "attack": holdfast.attacks,
     "method": holdfast.methods,
     "encoder": holdfast.models.encoders,
+    "head": holdfast.models.heads,
 }
 
 
@@ -24,7 +26,7 @@ AWAITED = ("cw_l2", "deepfool", "jsma")
 
 
 def names(kind: str) -> list[str]:
-    """What recipes can name of this kind (attack, method, encoder)."""
+    """What recipes can name of this kind (attack, method, encoder, head)."""
     found = (module.name for module in pkgutil.iter_modules(FOLDERS[kind].__path__))
     return sorted(name for name in found if not name.startswith("_"))
 

@@ -73,7 +73,7 @@ class Workshop:
             path = Path(start)
         return Job(
             entry=entry,
-            model=self.recipe.model,
+            model=self.recipe.model_of(method),
             validate=self.recipe.validate,
             seed=seed,
             folder=folder,
@@ -104,7 +104,7 @@ class Workshop:
         tensors, _ = checkpoint.read(path)
         if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != checkpoint.digest(tensors):
             raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
-        model = build_model(self.recipe.model, self.data.shape, len(self.data.classes), seed)
+        model = build_model(self.recipe.model_of(method), self.data.shape, len(self.data.classes), seed)
         checkpoint.load_weights(model, tensors, path)
         return self.fabric.to_device(model).eval(), checkpoint.digest(tensors)
 

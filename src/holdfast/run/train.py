@@ -19,8 +19,9 @@ from holdfast.rng import Rng
 from holdfast.run import checkpoint
 from holdfast.run.assemble import Batches, build_model, build_optimizer
 from holdfast.run.build import table_of
-from holdfast.run.config import Entry, ModelPlan
+from holdfast.run.config import Entry
 from holdfast.run.judge import accuracy
+from holdfast.run.model import ModelPlan
 
 LOGS_PER_EPOCH = 10
 
@@ -46,7 +47,7 @@ class Job:
         start = None if self.init_from is None else checkpoint.digest(checkpoint.read(self.init_from)[0])
         plan = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
         plan |= {"data": data.digest, "init_from": start}
-        return plan | cast(dict[str, Any], table_of(self.entry))
+        return cast(dict[str, Any], table_of(self.entry)) | plan
 
     def check(self, data: DataSet) -> str:
         """Refuse a folder that holds another job; gives the text that identifies this one."""
@@ -184,6 +185,8 @@ class _Run:
         folder, epochs = self.job.folder, self.job.entry.train.epochs
         write_text(folder / "metrics.jsonl", "".join(self.lines))  # lines were appended, which a power failure may lose
         checkpoint.write(folder / "last.safetensors", self.net.state_dict(), {"epoch": epochs})
+        if proxies := self.method.state_dict():  # what the method learned beside the model
+            checkpoint.write(folder / "method.safetensors", proxies, {"epoch": epochs})
         facts = {"steps": self.step, "epochs": epochs, "best_epoch": self.best_epoch, "best": self.best}
         facts |= {"seconds": self.seconds, **asdict(self.cost)}
         kept = {

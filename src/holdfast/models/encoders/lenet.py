@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from holdfast.models.encoders._activation import Activation, make_activation
+
 
 class LeNet(nn.Module):
     """Four 3x3 convolutions with batch norm, two poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
@@ -10,21 +12,23 @@ class LeNet(nn.Module):
     of the first convolution; each of the others has twice as many as the one before.
     """
 
-    def __init__(self, shape: tuple[int, ...], *, width: int = 1024, channels: int = 32) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], *, width: int = 1024, channels: int = 32, activation: Activation = "relu"
+    ) -> None:
         super().__init__()
         inputs, height, wide = shape
         self.width = width
         self.layers = nn.Sequential(
-            *_block(inputs, channels),
-            *_block(channels, 2 * channels),
+            *_block(inputs, channels, activation),
+            *_block(channels, 2 * channels, activation),
             nn.MaxPool2d(2),
-            *_block(2 * channels, 4 * channels),
-            *_block(4 * channels, 8 * channels),
+            *_block(2 * channels, 4 * channels, activation),
+            *_block(4 * channels, 8 * channels, activation),
             nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Linear(8 * channels * (height // 4) * (wide // 4), width),
             nn.BatchNorm1d(width),
-            nn.ReLU(),
+            make_activation(activation),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,5 +37,5 @@ class LeNet(nn.Module):
         return features
 
 
-def _block(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+def _block(inputs: int, outputs: int, activation: Activation) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), make_activation(activation)]

@@ -5,6 +5,8 @@ from math import prod
 
 from torch import Tensor, nn
 
+from holdfast.models.encoders._activation import Activation, make_activation
+
 
 class MLP(nn.Module):
     """Hidden layers of 1024 units, each with batch norm and ReLU; three of them in the rebuttal of Mao et al. 2019.
@@ -12,14 +14,19 @@ class MLP(nn.Module):
     The representation is the last hidden layer.
     """
 
-    def __init__(self, shape: tuple[int, ...], *, width: int = 1024, depth: int = 3) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], *, width: int = 1024, depth: int = 3, activation: Activation = "relu"
+    ) -> None:
         super().__init__()
         self.width = width
         sizes = [prod(shape), *[width] * depth]
-        blocks = [nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(sizes)]
-        self.layers = nn.Sequential(nn.Flatten(), *blocks)
+        self.layers = nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes)))
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, width) features."""
         features: Tensor = self.layers(x)
         return features
+
+
+def _block(inputs: int, outputs: int, activation: Activation) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), make_activation(activation))

@@ -2,25 +2,29 @@
 
 from torch import Tensor, nn
 
+from holdfast.models.encoders._activation import Activation, make_activation
+
 
 class Tiny(nn.Module):
     """Two 3x3 convolutions with batch norm, the second with stride 2, one hidden layer; ours, for the embedded data."""
 
-    def __init__(self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64, activation: Activation = "relu"
+    ) -> None:
         super().__init__()
         inputs, height, wide = shape
         self.width = width
         self.layers = nn.Sequential(
             nn.Conv2d(inputs, channels, 3, padding=1),
             nn.BatchNorm2d(channels),
-            nn.ReLU(),
+            make_activation(activation),
             nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
             nn.BatchNorm2d(2 * channels),
-            nn.ReLU(),
+            make_activation(activation),
             nn.Flatten(),
             nn.Linear(2 * channels * ((height + 1) // 2) * ((wide + 1) // 2), width),
             nn.BatchNorm1d(width),
-            nn.ReLU(),
+            make_activation(activation),
         )
 
     def forward(self, x: Tensor) -> Tensor:

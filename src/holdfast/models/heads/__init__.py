@@ -1,0 +1,1 @@
+"""Heads, one per file; the file name is the recipe name. Each maps (b, width) features to (b, classes) logits."""

@@ -1,0 +1,96 @@
+"""Hypersphere embedding."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holdfast.losses.metric import unit
+
+WeightNorm = Literal["differentiable", "projected", "none"]
+
+
+class Hypersphere(nn.Linear):
+    """Scaled cosines between the features and one direction per class, without bias (HE, Pang et al. 2020).
+
+    Logits are ``scale``·cos, so within ±scale: that is what attacks and judges see. Methods take scale·``margin`` off
+    the true logit in their cross entropy with the label and nowhere else; crafting has no margin, nor have TRADES'
+    divergence, LLR's gap and CURE's curvature, and logit pairing compares unscaled cosines, as in the authors' code.
+    To craft with the margin, as the authors' FreeAT does, give the attack ``cross_entropy`` with that margin; for the
+    unscaled cosines of the authors' evaluation, with temperature = scale.
+
+    ``feature_norm=False``, ``weight_norm="none"`` and ``margin=0`` switch the parts off. ``weight_norm="projected"``
+    is the authors' way: the weights themselves are put on the sphere in every training pass, and no gradient is taken
+    through it. The default divides by the length inside the model: a pass changes nothing, all passes of a step see
+    one function, and its gradient is the true one, which has no part along the weights.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        classes: int,
+        *,
+        scale: float = 10.0,
+        margin: float = 0.2,
+        feature_norm: bool = True,
+        weight_norm: WeightNorm = "differentiable",
+    ) -> None:
+        if not 0 < scale < torch.inf:
+            raise ValueError(f"scale is {scale} but logits are scale times cosines; use a number above 0, e.g. 10")
+        if not 0 <= margin < 1:
+            raise ValueError(f"margin is {margin} but it is taken off a cosine; use a number in [0, 1), e.g. 0.2")
+        if weight_norm not in get_args(WeightNorm):
+            raise ValueError(f"weight_norm is {weight_norm!r} but must be one of {', '.join(get_args(WeightNorm))}")
+        super().__init__(width, classes, bias=False)
+        self.scale, self.margin = scale, margin
+        self.feature_norm, self.weight_norm = feature_norm, weight_norm
+
+    @classmethod
+    def instead_of(
+        cls,
+        layer: nn.Module,
+        *,
+        scale: float = 10.0,
+        margin: float = 0.2,
+        feature_norm: bool = True,
+        weight_norm: WeightNorm = "differentiable",
+    ) -> "Hypersphere":
+        """A head with the sizes and weights of a linear layer: ``net.fc = Hypersphere.instead_of(net.fc)``."""
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(
+                f"the layer is a {type(layer).__name__} but hypersphere embedding takes the place of a linear one; "
+                "give the linear layer that makes the logits"
+            )
+        head = cls(
+            layer.in_features,
+            layer.out_features,
+            scale=scale,
+            margin=margin,
+            feature_norm=feature_norm,
+            weight_norm=weight_norm,
+        )
+        head.weight = layer.weight
+        return head
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(b, classes) logits."""
+        if self.training and self.weight_norm == "projected":
+            # .data: an earlier pass of the same step may still need the weights, which differ by rounding only
+            self.weight.data.copy_(unit(self.weight.data))
+        features = unit(input) if self.feature_norm else input
+        return self.scale * functional.linear(features, self._directions())
+
+    def _directions(self) -> Tensor:
+        if self.weight_norm == "none":
+            return self.weight
+        if self.weight_norm == "projected":
+            length: Tensor = torch.linalg.vector_norm(self.weight.detach(), dim=1, keepdim=True)
+            return self.weight / length
+        return unit(self.weight)
+
+
+def hypersphere_of(model: nn.Module) -> Hypersphere | None:
+    """The hypersphere head of a model, wherever it stands."""
+    found = [module for module in model.modules() if isinstance(module, Hypersphere)]
+    return found[-1] if found else None

@@ -1,0 +1,197 @@
+"""Terms on features added to any method: our triplet, and losses of pytorch-metric-learning."""
+
+import copy
+import sys
+
+import by_hand
+import pytest
+import torch
+
+from holdfast.attacks.pgd import PGD
+from holdfast.contracts import Needs, Terms
+from holdfast.methods.adversarial import Adversarial
+from holdfast.methods.alp import ALP
+from holdfast.methods.metric import Metric
+from holdfast.methods.plain import Plain
+from holdfast.methods.tla import TLA
+from holdfast.methods.trades import TRADES
+from holdfast.methods.triplet import Triplet
+from stand_in import install
+
+SETTINGS = {"num_classes": 3, "embedding_size": 3, "double": True}
+
+
+def pgd():
+    return PGD(threat=by_hand.threat(), steps=3, keep="last")
+
+
+@pytest.fixture
+def library(monkeypatch):
+    install(monkeypatch)
+
+
+def proxies(**settings):
+    torch.manual_seed(0)
+    given = {"loss": "Proxies", "settings": SETTINGS, "method": Plain()}
+    return Metric(**(given | settings))
+
+
+@pytest.mark.parametrize("network", [by_hand.network, by_hand.batch_norm_network])
+def test_adversarial_training_with_the_triplet_term_is_tla_without_noise(network, rng):
+    batch = by_hand.samples()
+    ours, theirs = network(), network()
+    composed = Triplet(method=Adversarial(attack=pgd()), lambda1=0.7, lambda2=0.01, margin=0.2, pool=7)
+    tla = TLA(attack=pgd(), lambda1=0.7, lambda2=0.01, margin=0.2, pool=7, noise="none")
+    first, second = composed(ours, batch, progress=1.0, rng=rng), tla(theirs, batch, progress=1.0, rng=rng)
+    assert first.total.item() == pytest.approx(second.total.item(), rel=1e-12)
+    assert first.parts.keys() == second.parts.keys()
+    assert first.cost == second.cost
+    first.total.backward()
+    second.total.backward()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+    assert all(torch.allclose(a, b) for a, b in zip(ours.buffers(), theirs.buffers(), strict=True))
+
+
+@pytest.mark.parametrize("method", [Plain(), ALP(attack=pgd()), TRADES(attack=pgd())])
+def test_the_triplet_term_is_added_to_the_last_pass_of_any_method(method, rng):
+    model, batch = by_hand.network(), by_hand.samples()
+    alone = method(model, batch, progress=1.0, rng=rng)
+    terms = Triplet(method=method, margin=0.3, pool=7)(model, batch, progress=1.0, rng=rng)
+    anchor, positive = by_hand.embed(model, alone.seen[-1].x), by_hand.embed(model, batch.positive)
+    pool = by_hand.embed(model, batch.pool.x)
+    chosen = by_hand.nearest(anchor, batch.y, pool, batch.pool.y, signed=False)
+    hinge = by_hand.triplet(anchor, positive, pool[chosen], 0.3)
+    size = by_hand.norm_term(anchor, positive, pool[chosen], "length")
+    assert terms.parts["triplet"].item() == pytest.approx(hinge, rel=1e-9)
+    assert terms.parts["triplet_norm"].item() == pytest.approx(size, rel=1e-9)
+    expected = alone.total.item() + 0.5 * hinge + 0.001 * size
+    assert terms.total.item() == pytest.approx(expected, rel=1e-9)
+    assert {name: part.item() for name, part in alone.parts.items()}.items() <= {
+        name: part.item() for name, part in terms.parts.items()
+    }.items()
+
+
+def test_needs_are_those_of_both():
+    assert Triplet(method=Plain()).needs == Needs(positive=True, pool=50)
+    assert Triplet(method=TLA(attack=pgd(), pool=80)).needs == Needs(positive=True, pool=80)
+
+
+@pytest.mark.parametrize("name", ["lambda1", "lambda2"])
+def test_bad_weights_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is -1 but the weight of a term"):
+        Triplet(method=Plain(), **{name: -1})
+    with pytest.raises(ValueError, match="pool is 0 but negatives are drawn"):
+        Triplet(method=Plain(), pool=0)
+
+
+def silent(model, batch, *, progress, rng):
+    return Terms(torch.zeros(()), {})
+
+
+@pytest.mark.parametrize("make", [lambda: Triplet(method=silent), lambda: proxies(method=silent)])
+def test_a_method_that_tells_nothing_of_its_passes_is_refused(make, library, rng):
+    with pytest.raises(ValueError, match="the method inside tells nothing of its passes"):
+        make()(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+
+
+@pytest.mark.parametrize(("inside", "seen"), [(Plain(), 1), (TRADES(attack=pgd()), 2), (ALP(attack=pgd()), 2)])
+def test_a_library_loss_sees_the_features_of_every_pass(inside, seen, library, rng):
+    model, batch = by_hand.network(), by_hand.samples()
+    method = proxies(method=inside, weight=0.3)
+    alone, terms = (m(model, batch, progress=1.0, rng=rng) for m in (inside, method))
+    assert len(alone.seen) == seen
+    points = torch.cat([torch.from_numpy(by_hand.embed(model, out.x.detach())) for out in alone.seen])
+    away = (points - method.term.proxies.detach()[batch.y.repeat(seen)]).square().sum(1).mean()
+    assert terms.parts["metric"].item() == pytest.approx(away.item(), rel=1e-9)
+    assert terms.total.item() == pytest.approx(alone.total.item() + 0.3 * away.item(), rel=1e-9)
+    assert terms.cost == alone.cost
+    assert method.needs == inside.needs
+
+
+def test_a_miner_chooses(library, rng):
+    model, batch = by_hand.network(), by_hand.samples()
+    method = proxies(miner="First", miner_settings={"many": 1})
+    terms = method(model, batch, progress=1.0, rng=rng)
+    first = torch.from_numpy(by_hand.embed(model, batch.x[:1])) - method.term.proxies.detach()[batch.y[:1]]
+    assert terms.parts["metric"].item() == pytest.approx(first.square().sum().item(), rel=1e-9)
+
+
+def test_its_parameters_are_trained_and_saved(library, rng):
+    model, batch, method = by_hand.network(), by_hand.samples(), proxies()
+    method(model, batch, progress=1.0, rng=rng).total.backward()
+    assert [name for name, _ in method.named_parameters()] == ["term.proxies"]
+    assert all(p.grad.abs().sum() > 0 for p in [*method.parameters(), *model.parameters()])
+    other = proxies()
+    with torch.no_grad():
+        other.term.proxies.zero_()
+    other.load_state_dict(method.state_dict())
+    assert torch.equal(other.term.proxies, method.term.proxies)
+    twin = copy.deepcopy(method)
+    assert twin.term.proxies is not method.term.proxies
+    assert torch.equal(
+        twin(model, batch, progress=1.0, rng=rng).total, method(model, batch, progress=1.0, rng=rng).total
+    )
+
+
+def test_terms_can_be_nested(library, rng):
+    inner = proxies()
+    both = proxies(method=Triplet(method=proxies(method=inner), pool=7))
+    direct = proxies(method=inner)
+    assert len(list(direct.parameters())) == 2
+    terms = both(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+    assert {"cross_entropy", "triplet", "metric"} <= terms.parts.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "Proxys"}, "pytorch-metric-learning has no 'Proxys' among its losses; there is Proxies"),
+        ({"loss": "torch"}, "pytorch-metric-learning has no 'torch' among its losses; there is Proxies"),
+        ({"miner": "Last"}, "pytorch-metric-learning has no 'Last' among its miners; there is First"),
+        ({"settings": {}}, r"Proxies cannot be made with the settings \{\} \(.*num_classes"),
+        ({"settings": {"size": 1}}, r"Proxies cannot be made with the settings \{'size': 1\}"),
+        ({"weight": -1.0}, "weight is -1.0 but the weight of a term"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(settings, message, library):
+    with pytest.raises(ValueError, match=message) as refusal:
+        proxies(**settings)
+    assert "\n" not in str(refusal.value)
+
+
+def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    with pytest.raises(ImportError, match=r"ContrastiveLoss needs the package pytorch-metric-learning, .*metric\]'$"):
+        Metric(method=Plain())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": "ContrastiveLoss", "settings": {"neg_margin": 0.5}},
+        {"loss": "NPairsLoss"},
+        {"loss": "MultiSimilarityLoss", "miner": "MultiSimilarityMiner", "miner_settings": {"epsilon": 0.2}},
+        {"loss": "ProxyAnchorLoss", "settings": {"num_classes": 3, "embedding_size": 3}},
+    ],
+    ids=lambda settings: settings["loss"],
+)
+def test_losses_of_the_library_itself(settings, rng):
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    model, batch, inside = by_hand.network(), by_hand.samples(), TRADES(attack=pgd())
+    method = Metric(method=inside, weight=2.0, **settings).double()
+    terms = method(model, batch, progress=1.0, rng=rng)
+    passes = inside(model, batch, progress=1.0, rng=rng)
+    features, y = torch.cat([out.features for out in passes.seen]), batch.y.repeat(2)
+    term = getattr(losses, settings["loss"])(**settings.get("settings", {})).double()
+    term.load_state_dict(method.term.state_dict())
+    pairs = None
+    if "miner" in settings:
+        from pytorch_metric_learning import miners
+
+        pairs = getattr(miners, settings["miner"])(**settings["miner_settings"])(features, y)
+    value = term(features, y, pairs)
+    assert terms.parts["metric"].item() == pytest.approx(value.item(), rel=1e-9)
+    assert terms.total.item() == pytest.approx((passes.total + 2 * value).item(), rel=1e-9)
+    terms.total.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in [*model.parameters(), *method.parameters()])
