@@ -52,6 +52,14 @@ class Proxies(nn.Module):
         return Terms(entropy + near, {"cross_entropy": entropy, "proxies": near, "calls": self.calls})
 
 
+def swap_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recipe's encoder is the one below."""
+    known = assemble.find.member
+    monkeypatch.setattr(
+        assemble.find, "member", lambda kind, name: WithDropout if kind == "encoder" else known(kind, name)
+    )
+
+
 class WithDropout(nn.Module):
     """An encoder that draws from torch's own generator."""
 
@@ -79,7 +87,7 @@ JOBS: dict[str, Callable[[Path], Job]] = {
 @pytest.fixture(params=JOBS)
 def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Job]:
     if request.param == "dropout":
-        monkeypatch.setattr(assemble.find, "member", lambda kind, name: WithDropout)
+        swap_encoder(monkeypatch)
     return JOBS[request.param]
 
 
@@ -105,7 +113,7 @@ def test_what_was_logged_after_the_checkpoint_is_logged_once(tmp_path: Path, toy
 
 def test_dropout_was_on(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test above would not test the generator: a run whose generator is lost ends elsewhere."""
-    monkeypatch.setattr(assemble.find, "member", lambda kind, name: WithDropout)
+    swap_encoder(monkeypatch)
     whole = bits(run_job(toy_job(tmp_path / "whole"), toys).folder)
     with pytest.raises(KeyboardInterrupt):
         run_job(toy_job(tmp_path / "parts"), toys, stop_at=4)

@@ -23,8 +23,8 @@ _OWN = "Your own model, in place of a recipe"
 Model = Annotated[
     str | None,
     typer.Option(
-        help="package.module:callable that gives an nn.Module, timm:NAME, torchvision:NAME, or layout:trades, layout:he, "
-        "layout:madry, layout:madry-mnist for published checkpoints.",
+        help="package.module:callable that gives an nn.Module, timm:NAME, torchvision:NAME, or layout:trades, "
+        "layout:he, layout:madry, layout:madry-mnist for published checkpoints.",
         rich_help_panel=_OWN,
     ),
 ]
