@@ -16,7 +16,10 @@ from holdfast.data.split import DataSet, data_set
 _NAME, _SIZE = "tiny-imagenet-200", (64, 64)
 _ENTRIES = ("wnids.txt", "train", "val/images", "val/val_annotations.txt")
 _FOLDERS = (_NAME, "tiny-imagenet")
-_GET = f"download {_NAME}.zip from Stanford's course CS231n and unpack it with: unzip {_NAME}.zip -d DIR"
+_GET = (
+    f"get it from Stanford's course CS231n with: curl -LO http://cs231n.stanford.edu/{_NAME}.zip, "
+    f"then unzip {_NAME}.zip -d DIR"
+)
 _WNID = re.compile(r"n\d{8}")
 _TEXT = 1 << 25  # bytes; words.txt, the longest, has 3 MB
 _COUNTS = {"training": 500, "test": 50}

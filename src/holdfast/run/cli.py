@@ -230,9 +230,9 @@ def report(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="attacks, methods, models, heads, data or recipes.")],
+    kind: Annotated[str, typer.Argument(help="attacks, methods, models, heads, data or recipes.")] = "recipes",
 ) -> None:
-    """What recipes can name, with a sentence on each."""
+    """What recipes can name, with a sentence on each; the recipes themselves where nothing is asked."""
     kinds: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "attacks": lambda: _classes("attack"),
         "methods": lambda: _classes("method"),

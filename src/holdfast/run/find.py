@@ -54,12 +54,13 @@ def name_of(value: object) -> str:
 
 
 def losses() -> Mapping[str, Callable[..., object]]:
-    """Every per-sample loss by its name: the functions whose first arguments are (out, rows)."""
+    """Every per-sample loss by its name: the public functions whose first arguments are (out, rows)."""
     found = {}
     for info in pkgutil.iter_modules(holdfast.losses.__path__):
         module = import_module(f"holdfast.losses.{info.name}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if list(inspect.signature(function).parameters)[:2] == ["out", "rows"]:
+            takes = list(inspect.signature(function).parameters)[:2]
+            if takes == ["out", "rows"] and not name.startswith("_"):
                 found[name] = function
     return found
 
