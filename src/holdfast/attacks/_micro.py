@@ -13,7 +13,7 @@ from holdfast.losses.classification import cross_entropy
 from holdfast.models.crafting import crafting
 from holdfast.rng import Rng
 
-USUAL = 128
+USUAL = 256
 _TRIED = (32, 64, 128, 256, 512)
 _ROUNDS = 3
 
