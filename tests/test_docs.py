@@ -62,5 +62,5 @@ def test_the_recipe_of_the_page_loads() -> None:
     base = table.pop("base")
     recipe = config.read(table, "the page")
     assert base in config.names()
-    assert list(recipe.methods) == ["AT", "TLA"]
+    assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"

@@ -15,8 +15,8 @@ from holdfast import ALP, PGD, TLA, Adversarial, Batch, Plain
 from holdfast.contracts import Method
 from holdfast.methods.cure import CURE
 from holdfast.methods.llr import LLR
-from holdfast.methods.triplet import Triplet
 from holdfast.methods.trades import TRADES
+from holdfast.methods.triplet import Triplet
 
 BATCH, TURNS, PAIRS = 50, 15, 30
 PUBLISHED = {"ALP": 20.89 / 19.22, "TRADES": 25.83 / 19.22, "AT+HE": 19.23 / 19.22}  # seconds of an epoch, Pang 2020

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from math import exp, log
 
-import methods
 import pytest
 import torch
 from bench import defences
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import methods
 from holdfast import Batch, Rng
 from holdfast.models.classifier import Classifier
 from holdfast.models.heads.hypersphere import Hypersphere

@@ -56,7 +56,7 @@ def test_an_attack_that_stops_at_the_boundary_is_refused(method, keep):
 def test_other_attacks_are_taken_where_fooling_is_the_aim(method, keep):
     attack = PGD(threat=by_hand.threat(), keep=keep)
     if keep == "worst" and method in (TRADES, LLR):
-        with pytest.raises(ValueError, match='keep is "worst" but .* climbs a loss of its own; use keep="last"'):
+        with pytest.raises(ValueError, match=r'keep is "worst" but .* climbs a loss of its own; use keep="last"'):
             method(attack=attack)
     else:
         assert method(attack=attack).attack.keep == keep
