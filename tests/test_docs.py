@@ -1,18 +1,25 @@
 """The code in README and docs runs as printed, and the recipe there loads."""
 
 import re
+import shlex
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from holdfast.run import config
+from holdfast.report.records import Records
+from holdfast.run import cli, config, own
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md"]
+PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
 
 
 class Net(nn.Module):
@@ -64,3 +71,61 @@ def test_the_recipe_of_the_page_loads() -> None:
     assert base in config.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
+
+
+def commands(page: str) -> list[list[str]]:
+    """The evaluations of own models that a page shows, as words."""
+    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("holdfast evaluate --model")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What the commands of the pages find: nets.py as printed, weights that fit it, photographs."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = [block for block in blocks("docs/your-model.md", "python") if block.startswith("# nets.py")]
+    (tmp_path / "nets.py").write_text(code)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    torch.save(names["build"]().state_dict(), "best.pt")
+    draw = np.random.default_rng(0)
+    for label in range(10):
+        (tmp_path / "photos" / f"class-{label}").mkdir(parents=True)
+        for i in range(2):
+            pixels = draw.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"class-{label}" / f"{i}.png")
+    yield tmp_path
+    sys.modules.pop("nets", None)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/your-model.md"])
+def test_the_evaluations_of_a_page_run(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [words for words in commands(page) if "nets:build" in words]
+    assert found
+    for words in found:
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 0
+    assert (folder / "runs" / "nets-build-best" / "report.html").is_file()
+    if page != "README.md":
+        records = Records.load(folder / "runs" / "l2" / "records")
+        assert (len(records), list(records.attacks)) == (10, ["fgsm", "pgd:steps=20,step=1/10,restarts=2"])
+
+
+def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [words for words in commands("docs/your-model.md") if "nets:build" not in words]
+    assert len(found) == 2
+    plans = []
+
+    def stop(plan: own.OwnPlan, *_: object) -> None:
+        plans.append(plan)
+        raise ValueError("understood")
+
+    monkeypatch.setattr(own, "evaluate_own", stop)
+    for words in found:
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert [plan.model for plan in plans] == ["torchvision:resnet50", "layout:trades"]
+    assert (plans[0].size, plans[0].std, plans[0].evaluate.samples) == ((256, 224), (0.229, 0.224, 0.225), 1000)

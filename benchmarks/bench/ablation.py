@@ -5,17 +5,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import Times, interleaved
 from holdfast import PGD, Rng
-from holdfast.attacks import _ascent
+from holdfast.attacks import _micro
 from holdfast.models import folding
 
 _MICRO = (32, 64, 128, 256, 512)
 _HUGE = 1 << 30
+
+_made: dict[str, WeakKeyDictionary[Any, Any]] = {}
 
 Off = Callable[[], AbstractContextManager[None]]
 
@@ -33,12 +37,20 @@ def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
 
 def no_folding() -> AbstractContextManager[None]:
     """Batch norm stays where it is."""
-    return replaced(folding, "folded", lambda model: "turned off")
+    return replaced(folding, "folded", lambda model, dtype=None: "turned off")
 
 
-def micro(size: int) -> AbstractContextManager[None]:
-    """Another number of samples at a time."""
-    return replaced(_ascent, "MICRO", size)
+@contextmanager
+def otherwise(name: str, module: ModuleType, value: object) -> Iterator[None]:
+    """Folded networks made with another value of a name, and kept apart from the others."""
+    with replaced(module, name, value), replaced(folding, "_known", _made.setdefault(name, WeakKeyDictionary())):
+        yield
+
+
+# images stay plane by plane in the folded network
+no_channels_last = partial(otherwise, "channels_last", torch, torch.contiguous_format)
+# ReLU writes to a place of its own
+no_overwriting = partial(otherwise, "_spare", folding, lambda graph: None)
 
 
 def ablation(bench: Bench, name: str) -> dict[str, Any]:
@@ -50,11 +62,12 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     fooled = partial(_run, plain, x, y, subject, sizes.timed_steps, "fooled")
     worst = partial(_run, plain, x, y, subject, sizes.timed_steps, "worst")
     full = {"as it is": partial(last, nullcontext), "no folding": partial(last, no_folding)}
-    full |= {f"micro-batch {size}": partial(last, partial(micro, size)) for size in _MICRO}
+    full |= {"no channels-last": partial(last, no_channels_last), "no overwriting": partial(last, no_overwriting)}
+    full |= {f"micro-batch {size}": partial(last, partial(_micro.micro, size)) for size in _MICRO}
     early = {
         "as it is": partial(fooled, nullcontext),
         "nobody leaves": partial(worst, nullcontext),
-        "nobody takes the place of who left": partial(fooled, partial(micro, _HUGE)),
+        "nobody takes the place of who left": partial(fooled, partial(_micro.micro, _HUGE)),
     }
     rows, failed = [], {}
     for model, calls in (("defended, full cost", full), ("undefended", early)):
@@ -67,7 +80,7 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
         {"what": what, "value": row["ratio"], "wanted": "", "met": None} for what, row in zip(words, told, strict=True)
     ]
     facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": sizes.timed_steps, "eps": subject.eps}
-    facts |= {"micro": getattr(_ascent, "MICRO", None), "dtype": "float32", "failed": failed}
+    facts |= {"micro": _micro.USUAL, "dtype": "float32", "failed": failed}
     return {"facts": facts | {"data": bench.data_name(name)}, "rows": rows, "headlines": headlines}
 
 

@@ -16,6 +16,7 @@ from holdfast.methods.llr import LLR
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
+from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier, adapt
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.rng import Rng
@@ -48,4 +49,5 @@ __all__ = [
     "Threat",
     "Transfer",
     "adapt",
+    "arithmetic",
 ]

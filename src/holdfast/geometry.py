@@ -228,11 +228,23 @@ class Threat:
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The point of the threat around x that is nearest to x_adv."""
+        if corners := self.corners(x):
+            return x_adv.clamp(*corners)
         radius = x.new_full((len(x),), self.eps)
         d = self.norm.project(x_adv - x, radius, self.low - x, self.high - x)
-        near = (x + d).clamp_(self.low, self.high)  # x + (high - x) may round past high
-        # round towards x: where |x| is large, half a unit in its last place can be more than the tolerance
-        return torch.where((near - x).abs() > d.abs(), torch.nextafter(near, x), near)
+        return self._towards(x + d, x, d.abs())
+
+    def corners(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The lowest and highest point around x where the threat is a box (linf), so that projecting is clipping."""
+        if not isinstance(self.norm, LInf):
+            return None
+        return self._towards(x - self.eps, x, self.eps), self._towards(x + self.eps, x, self.eps)
+
+    def _towards(self, point: Tensor, x: Tensor, length: Tensor | float) -> Tensor:
+        # round towards x: where |x| is large, half a unit in its last place can be more than the tolerance;
+        # and x + (high - x) may round past high
+        near = point.clamp(self.low, self.high)
+        return torch.where((near - x).abs() > length, torch.nextafter(near, x), near)
 
     def sample(self, x: Tensor, rng: Rng) -> Tensor:
         """A random point of the threat around x: uniform in the ball, then projected."""

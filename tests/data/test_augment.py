@@ -1,12 +1,11 @@
 import colorsys
-from functools import reduce
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.data.augment import Flip, PadCrop, Saturation
+from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.rng import Rng
 
 
@@ -100,6 +99,7 @@ def test_saturation_1_changes_nothing_and_0_gives_grey():
 
 
 ALL = [PadCrop(pad=2), PadCrop(pad=2, mode="reflect"), Flip(), Saturation(), Saturation(low=0, high=50)]
+ALL += [Augment(pad_crop=ALL[0], flip=ALL[2], saturation=ALL[3])]
 
 
 @pytest.mark.parametrize("change", ALL, ids=str)
@@ -139,8 +139,9 @@ def test_crop_and_flip_of_one_rng_are_independent():
     flip = rng.fork("flip").uniform(torch.empty(n, 1))[:, 0]
     assert abs(float(torch.corrcoef(torch.stack([right, flip]))[0, 1])) < 5 / n**0.5
     x = images(n=32)
-    both = reduce(lambda x, change: change(x, rng), [PadCrop(pad=2), Flip()], x)
+    both = Augment(flip=Flip(), pad_crop=PadCrop(pad=2))(x, rng)
     assert torch.equal(both, Flip()(PadCrop(pad=2)(x, rng), rng))
+    assert torch.equal(Augment()(x, rng), x)
 
 
 REFUSED = [
@@ -152,6 +153,8 @@ REFUSED = [
     (lambda: Saturation(low=-1), "low = -1 and high = 1.5 were given"),
     (lambda: Saturation(high=float("inf")), "high = inf were given"),
     (lambda: Saturation()(images(c=1), Rng(0)), r"x has shape \(6, 1, 5, 7\) but saturation needs colours"),
+    (lambda: Flip()(images()[0], Rng(0)), r"x has shape \(3, 5, 7\) but cropping and flipping need images"),
+    (lambda: PadCrop(pad=1)(torch.rand(4, 9), Rng(0)), r"x has shape \(4, 9\) but cropping and flipping"),
     (lambda: PadCrop(pad=5, mode="reflect")(images(), Rng(0)), r"5 pixels cannot be reflected in images of \(5, 7\)"),
 ]
 

@@ -40,7 +40,7 @@ def rows(many, image="image", label="label", names=("ant", "bee"), colour=lambda
 def library(monkeypatch):
     """A stand-in for the package; ``parts`` is what the hub holds."""
     module = ModuleType("datasets")
-    module.Image, module.asked = Image, []
+    module.Image, module.asked, module.__version__ = Image, [], "4.0.0"
     module.parts = {"train": rows(12), "test": rows(4)}
 
     def load_dataset(name, revision):
@@ -158,6 +158,8 @@ HOSTILE = {
         "image 0 of hub:owner/set@.* test cannot be read as .*decompression bomb",
     ),
     "hidden labels": ({"train": rows(4), "test": changed(label=[-1] * 12)}, "labels from -1 to -1"),
+    "text for a picture": ({"train": changed(image=["x"] * 12), "test": rows(4)}, "has 12 images that are not stored"),
+    "huge labels": ({"train": changed(label=[2**64 - 1] * 12), "test": rows(4)}, "not whole numbers of 64 bits"),
     "words": ({"train": changed(label=["ant"] * 12), "test": rows(4)}, "train has labels that are not whole numbers"),
 }
 
@@ -166,5 +168,24 @@ HOSTILE = {
 def test_what_does_not_fit_is_refused_in_one_sentence(library, name):
     library.parts, message = HOSTILE[name]
     with pytest.raises(ValueError, match=message) as refusal:
+        load()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "2.19.1", "", "dev", None])
+def test_a_package_that_runs_scripts_is_not_asked(library, version):
+    library.__version__ = version
+    with pytest.raises(ImportError, match=r"needs datasets 4 or later, as earlier ones run programs") as refusal:
+        load()
+    assert "\n" not in str(refusal.value)
+    assert not library.asked
+
+
+def test_a_column_that_cannot_be_images(library, monkeypatch):
+    def refuse(*_):
+        raise TypeError("Couldn't cast array of type\nint64 to Image")
+
+    monkeypatch.setattr(Rows, "cast_column", refuse)
+    with pytest.raises(ValueError, match="has a column 'image' that does not hold images") as refusal:
         load()
     assert "\n" not in str(refusal.value)

@@ -1,5 +1,6 @@
 import gzip
 import struct
+import tracemalloc
 from math import prod
 
 import pytest
@@ -93,3 +94,19 @@ def test_a_true_promise_beyond_the_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_idx, "_LARGEST", 11)
     with pytest.raises(ValueError, match="promises 12 bytes but at most 11 are read"):
         read(stored(tmp_path, PACKED), 2)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_memory_is_not_reserved_for_what_is_only_promised(tmp_path, pack):
+    path = stored(tmp_path, pack(idx((1 << 20, 1 << 10), b"few")))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="promises 1073741824 bytes of data but holds only 3"):
+        read(path, 2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_a_great_many_empty_samples_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="promises 4294967295 samples but at most 16777216 are read"):
+        read(stored(tmp_path, idx((2**32 - 1, 0), b"")), 2)

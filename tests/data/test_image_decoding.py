@@ -166,3 +166,35 @@ def test_the_warning_filters_are_left_as_found():
         decode([Picture("it", b"")], (4, 3))
     assert warnings.filters == before
     assert _images.Image.MAX_IMAGE_PIXELS
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    with (tmp_path / "it.ppm").open("wb") as file:
+        file.write(b"P3 4 3 255 #")  # a comment without an end, of which all would be read for the first pixel
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"it\.ppm has 1099511627776 bytes but at most 134217728 are read"):
+        decode(of_files([tmp_path / "it.ppm"]), (4, 3))
+
+
+@pytest.mark.parametrize("size", [(60, 40), (40, 60), (37, 37), (8, 300)])
+@pytest.mark.parametrize("fit", [(16, 16), (20, 16), (32, 24)])
+def test_pictures_of_any_size_are_scaled_and_cut(size, fit):
+    scale, cut = fit
+    pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
+    smooth = Image.fromarray(pixels).resize((3, 3)).resize(size, Image.Resampling.BICUBIC)
+    (found,) = decode_parts({"it": [Picture("it", encoded(np.asarray(smooth)))]}, fit).values()
+    whole = [round(side * scale / min(size)) for side in size]
+    left, top = ((side - cut) / 2 for side in whole)
+    resized = np.asarray(smooth.resize(whole, Image.Resampling.BILINEAR), np.float64)
+    middle = resized[int(top) : int(top) + cut, int(left) : int(left) + cut].transpose(2, 0, 1)
+    assert found.shape == (1, 3, cut, cut)
+    inner = (..., slice(2, -2), slice(2, -2))  # at its edge the cut sees nothing of what lies beyond
+    assert np.abs(found[0].numpy()[inner] - middle[inner]).mean() < 12
+    if scale == cut and size == (37, 37):  # nothing is cut off: what Pillow makes of the whole
+        assert np.array_equal(found[0].numpy(), middle)
+
+
+def test_a_thin_picture_does_not_grow_when_it_is_scaled():
+    thin = Picture("it", encoded(np.zeros((200_000, 1), np.uint8)))  # all of it, 224 pixels wide, has 10 billion
+    (found,) = decode_parts({"it": [thin]}, (224, 224)).values()
+    assert found.shape == (1, 1, 224, 224)

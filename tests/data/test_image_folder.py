@@ -129,3 +129,68 @@ def test_missing_folders_are_named(tmp_path):
         load(tmp_path / "absent")
     with pytest.raises(FileNotFoundError, match="name them image-folder:PATH"):
         load(None)
+
+
+def only_test(top, **change):
+    found = image_folder.load_test(top, **change)
+    check(found.test)
+    return found
+
+
+def test_the_test_part_alone_is_that_of_the_whole(top):
+    found, whole = only_test(top), load(top)
+    assert (found.name, found.classes) == (whole.name, whole.classes)
+    assert torch.equal(found.test.x, whole.test.x)
+    assert torch.equal(found.test.y, whole.test.y)
+    assert torch.equal(found.test.index, whole.test.index)
+    assert named.load_test(f"imagefolder:{top}").digest == found.digest
+
+
+def test_training_images_are_not_decoded_for_it(top):
+    for path in (top / "train").rglob("*.img"):
+        path.write_bytes(b"damaged")
+    assert len(only_test(top).test) == 6
+
+
+def test_a_plain_folder_of_classes_is_all_test_data(top):
+    found = only_test(top / "train")
+    assert (found.classes, len(found.test)) == (tuple(CLASSES), 24)
+
+
+def test_a_sample_is_chosen_before_it_is_decoded(top):
+    found = only_test(top / "train", samples=6)
+    assert found.test.index.tolist() == [0, 4, 8, 12, 16, 20]
+    assert torch.equal(found.test.x, only_test(top / "train").test.x[::4])
+    files = sorted((top / "train").rglob("*.img"))
+    for i in set(range(24)) - set(found.test.index.tolist()):
+        files[i].write_bytes(b"damaged")
+    assert only_test(top / "train", samples=6).digest == found.digest
+
+
+def test_classes_of_train_count_even_where_test_lacks_one(top):
+    for path in (top / "test" / "bee").iterdir():
+        path.unlink()
+    (top / "test" / "bee").rmdir()
+    found = only_test(top)
+    assert (found.classes, found.test.y.tolist()) == (tuple(CLASSES), [0, 0, 2, 2])
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("a text", "another size")])
+def test_a_hostile_folder_is_refused_as_test_data_too(top, name):
+    spoil, message = HOSTILE[name]
+    spoil(top)
+    folder = top / "train" if name in ("pipe", "folder in a class", "link out", "first is a bomb") else top
+    if name in ("file beside classes", "empty class"):
+        folder = top / "train"
+    with pytest.raises(ValueError, match=message) as refusal:
+        image_folder.load_test(folder)
+    assert "\n" not in str(refusal.value)
+
+
+def test_train_without_test(tmp_path):
+    fill(tmp_path / "train", 1)
+    with pytest.raises(FileNotFoundError, match="holds train but neither test nor val"):
+        image_folder.load_test(tmp_path)
+    for absent in (None, tmp_path / "absent"):
+        with pytest.raises(FileNotFoundError, match=r"there is no folder .*; name a folder of images as image-folder:"):
+            image_folder.load_test(absent)

@@ -1,4 +1,5 @@
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +186,30 @@ def test_the_sets_of_arml(name):
     data = named.load(f"libsvm:libsvm/{name}", valid=0.1)
     found = len(data.train) + len(data.valid), len(data.test), *data.shape, len(data.classes)
     assert found == SIZES[name]
+
+
+def test_short_lines_do_not_grow_in_memory(tmp_path):
+    path = write(tmp_path, "1 1:1\n" * 5000 + "2 1:0\n", "1\n")  # 30 KB; objects for each line took 50 times that
+    load(path)  # what is reserved once, by whoever comes first, is not of interest
+    tracemalloc.start()
+    libsvm._read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 15 * path.stat().st_size
+
+
+def test_too_many_lines_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(libsvm, "_LINES", 3)
+    with pytest.raises(ValueError, match="set has 3 lines or more; give a smaller set"):
+        load(write(tmp_path))
+
+
+def test_a_line_without_an_end_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(libsvm, "_LINE_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"line 2 of .*set has more than 1000 bytes"):
+        load(write(tmp_path, "1 1:1\n1" + " 2:3" * 1000))
+
+
+def test_a_span_beyond_the_largest_float(tmp_path):
+    with pytest.raises(ValueError, match="set has values of feature 2 farther apart than the largest float"):
+        load(write(tmp_path, "1 1:1 2:1.7e308\n-1 1:2 2:-1.7e308\n1 2:1\n-1 2:1\n"))

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_a_pickle_is_never_opened(tmp_path):
     with pytest.raises(ValueError, match=r"cannot be read as plain arrays .*allow_pickle=False"):
         npz.load(path, valid=3, seed=0)
     np.save(tmp_path / "one.npy", np.array([Trap()], dtype=object))
-    with pytest.raises(ValueError, match=r"cannot be read as plain arrays .*allow_pickle=False"):
+    with pytest.raises(ValueError, match=r"cannot be read as plain arrays .*a single array"):
         npz.load(tmp_path / "one.npy", valid=3, seed=0)
     assert not Trap.sprung
 
@@ -163,3 +164,76 @@ def test_a_file_that_is_not_there(tmp_path, name):
 def test_no_file_named():
     with pytest.raises(FileNotFoundError, match="name one as npz:PATH"):
         npz.load(None, valid=3, seed=0)
+
+
+def liar(folder, shape, body, kind="<f8", name="x_train.npy"):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(folder / "liar.npz", "w") as file:
+        file.writestr(name, header.getvalue() + body)
+    return folder / "liar.npz"
+
+
+@pytest.mark.parametrize("shape", [(1 << 30,), (1 << 32, 1 << 32), (-1,), (3,)])
+def test_memory_is_not_reserved_for_what_is_only_promised(tmp_path, shape):
+    path = liar(tmp_path, shape, bytes(16))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"x_train\.npy promises -?\d+ bytes but holds 16") as refusal:
+        npz.load(path, valid=3, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "\n" not in str(refusal.value)
+    assert peak < 5_000_000
+
+
+def test_an_archive_that_unpacks_to_more_than_is_held_is_not_unpacked(tmp_path, monkeypatch):
+    path = saved(tmp_path, arrays(), np.savez_compressed)
+    monkeypatch.setattr(npz, "_BYTES", 300)
+    monkeypatch.setattr(npz, "_array", None)
+    with pytest.raises(ValueError, match=r"it unpacks to \d+ bytes but at most 300 are held in memory"):
+        npz.load(path, valid=3, seed=0)
+
+
+def test_a_member_that_is_no_array_is_not_taken_for_one(tmp_path):
+    path = saved(tmp_path, {name: array for name, array in arrays().items() if name != "y_test"})
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("y_test", b"just bytes")
+    with pytest.raises(ValueError, match="lacks y_test and has x_train, y_train, x_test"):
+        npz.load(path, valid=3, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["V8", "u1,u1", "M8[s]", "S3"])
+def test_labels_of_a_strange_type(tmp_path, kind):
+    with pytest.raises(ValueError, match=r"y_train of .* has type .*; give integers"):
+        npz.load(saved(tmp_path, replaced(y_train=np.zeros(12, kind))), valid=3, seed=0)
+
+
+def test_the_test_part_alone(tmp_path):
+    given = {name: array for name, array in arrays().items() if name.endswith("test")}
+    found = npz.load_test(saved(tmp_path, given))
+    assert (found.name, found.classes) == ("npz:mine.npz", None)
+    assert found.test.x.tolist() == given["x_test"].tolist()
+    assert found.test.y.tolist() == given["y_test"].tolist()
+    some = npz.load_test(saved(tmp_path, given), samples=3)
+    assert some.test.index.tolist() == [0, 2, 4]
+    assert some.test.x.tolist() == given["x_test"][[0, 2, 4]].tolist()
+    assert some.digest != found.digest
+    assert npz.load_test(saved(tmp_path, arrays())).classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_test": np.full((6, 1, 2, 2), np.nan)}, "holds 24 values of x that are NaN"),
+        ({"y_test": np.arange(5)}, "6 samples but 5 labels"),
+        ({"y_test": np.arange(6) - 1}, "labels from -1 to 4"),
+        ({"y_train": np.arange(12) % 3, "y_test": np.full(6, 3)}, "labels from 3 to 3 but with 3 classes"),
+        ({"y_train": np.array([None] * 12)}, "cannot be read as plain arrays"),
+    ],
+)
+def test_a_bad_test_part(tmp_path, change, message):
+    given = {name: array for name, array in arrays().items() if name.endswith("test")}
+    with pytest.raises(ValueError, match=message):
+        npz.load_test(saved(tmp_path, given | change))
+    with pytest.raises(ValueError, match="lacks y_test and has x_test"):
+        npz.load_test(saved(tmp_path, {"x_test": given["x_test"]}))

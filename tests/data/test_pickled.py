@@ -250,3 +250,17 @@ def test_a_damaged_batch_gives_plain_values_or_a_value_error(where, change, cut)
     with contextlib.suppress(ValueError):
         for value in _pickled.read(bytes(data[:place] if cut else data), PATH).values():
             assert isinstance(value, str | bytes | list | np.ndarray | int | dict | tuple | None)
+
+
+def test_a_text_that_many_arrays_share_is_not_copied_for_each():
+    many, size = 2000, 60_000  # a file of 150 KB that would become 120 MB
+    one = b"h\x01" + b"h\x02" + b"J" + struct.pack("<i", size) + b"\x85" + text("C")
+    shared = text("x" * size) + b"q\x01" + UINT8 + b"q\x02"
+    arrays = (FROM_BUFFER + one + b"tR") * many
+    bomb = bare(b"}", text("data"), b"(", shared, arrays, b"ts")
+    assert len(bomb) < 250_000
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="its arrays hold more bytes than the file"):
+        _pickled.read(bomb, PATH)
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()

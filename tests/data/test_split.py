@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.data.split import DataSet, Split, checked, split_train
+from holdfast.data.split import DataSet, Split, checked, split_train, spread
 
 
 def split_of(y, shape=(1, 2, 2)):
@@ -166,3 +166,13 @@ def test_data_set_refuses_parts_of_different_shape():
 def test_data_set_refuses_a_class_without_training_samples():
     with pytest.raises(ValueError, match="3 classes but no training sample of class 1; number the labels"):
         DataSet("tiny", split_of([0, 2]), split_of([0]), split_of([0]), ("cat", "dog", "cow"))
+
+
+@given(n=st.integers(1, 300), many=st.integers(1, 400))
+def test_a_spread_is_even(n, many):
+    which = spread(n, many)
+    assert len(which) == min(n, many)
+    gaps = which.diff(append=torch.tensor([n]))
+    assert which[0] == 0
+    assert int(gaps.max()) - int(gaps.min()) <= 1
+    assert torch.equal(spread(n, None), torch.arange(n))

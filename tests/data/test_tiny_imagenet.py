@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,11 @@ def test_missing_files_are_named_with_where_and_how(top, monkeypatch, gone):
     assert "--data-dir DIR" in said
     with pytest.raises(FileNotFoundError, match="no folder was named"):
         tiny_imagenet.load(None, valid=3, seed=0)
+
+
+def test_a_long_list_of_classes_is_read_quickly(top):
+    with (top / "wnids.txt").open("a") as file:
+        file.writelines(f"n{number:08}\n" for number in range(10**7, 10**7 + 60_000))
+    started = time.perf_counter()
+    assert len(load(top).classes) == len(WNIDS)
+    assert time.perf_counter() - started < 15  # a minute, if the time grows with the square

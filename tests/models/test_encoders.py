@@ -72,6 +72,8 @@ def test_lenet_is_that_of_table_5() -> None:
     hidden = 12544 * 1024 + 1024
     norms = 2 * (32 + 64 + 128 + 256 + 1024)
     assert count(net) == convolutions + hidden + norms == 13_236_928
+    narrow = 9 * (3 * 2 + 2 * 4 + 4 * 8 + 8 * 16) + 2 + 4 + 8 + 16 + 2 * (2 + 4 + 8 + 16)
+    assert count(LeNet((3, 8, 8), width=5, channels=2)) == narrow + 16 * 4 * 5 + 5 + 2 * 5
 
 
 def test_lenet_runs_its_layers_in_the_order_of_table_5() -> None:

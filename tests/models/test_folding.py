@@ -107,7 +107,7 @@ class Shared(nn.Module):
 def test_folded_models_answer_as_themselves(model, rng) -> None:
     model = used(model.double())
     x = torch.rand(9, *SHAPE, dtype=torch.float64, requires_grad=True)
-    assert described(model) == {"folded": True}
+    assert described(model) == {"folded": True, "arithmetic": "float64"}
     with frozen(model, rng) as plain:
         expected = plain.outputs(x)
         (slope,) = torch.autograd.grad(expected.logits.square().sum(), x)
@@ -162,13 +162,13 @@ def test_what_cannot_be_folded_says_why_and_still_answers_right(model, reason, r
 
 def test_hooks_are_honoured(rng) -> None:
     model, x = used(conv(nn.ReLU())), torch.rand(5, *SHAPE)
-    assert described(model) == {"folded": True}
+    assert described(model) == {"folded": True, "arithmetic": "float32"}
     handle = model[1].register_forward_hook(lambda _module, _args, out: 2 * out)
-    assert described(model) == {"folded": False, "reason": "it has hooks"}
+    assert described(model) == {"folded": False, "reason": "it has hooks", "arithmetic": "float32"}
     with crafting(model, rng) as view, frozen(model, rng) as plain:
         assert torch.equal(view(x), plain(x))
     handle.remove()
-    assert described(model) == {"folded": True}
+    assert described(model) == {"folded": True, "arithmetic": "float32"}
 
 
 def test_a_layer_put_in_later_is_seen(rng) -> None:
@@ -182,9 +182,10 @@ def test_a_layer_put_in_later_is_seen(rng) -> None:
 def test_what_tracing_froze_is_caught_by_comparison(rng) -> None:
     model = used(Noisy("python"))
     x, y = torch.rand(6, *SHAPE), torch.zeros(6, dtype=torch.int64)
-    assert described(model) == {"folded": True}
+    assert described(model) == {"folded": True, "arithmetic": "float32"}
     PGD(threat=Threat(LInf(), 0.1), steps=2)(model, x, y, rng=rng)
-    assert described(model) == {"folded": False, "reason": "folded, it gives other outputs"}
+    reason = "folded, it gives other outputs"
+    assert described(model) == {"folded": False, "reason": reason, "arithmetic": "float32"}
 
 
 def test_agree_is_relative_to_the_size_of_the_outputs() -> None:

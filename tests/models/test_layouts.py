@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.models.classifier import Classifier, PerImage
+from holdfast.models.classifier import Classifier, Normalize, PerImage
 from holdfast.models.encoders.madry_cnn import MadryCNN
 from holdfast.models.encoders.wrn import WRN
-from holdfast.models.layouts import from_madry, from_madry_mnist, from_trades
+from holdfast.models.heads.hypersphere import Hypersphere
+from holdfast.models.layouts import LAYOUTS, from_he, from_madry, from_madry_mnist, from_trades, published
 from holdfast.models.weights import load_into
 from holdfast.rng import Rng
 
@@ -92,10 +93,15 @@ def test_trades_34_10_fits_name_by_name() -> None:
     assert {name: tensor.shape for name, tensor in mapped.items()} == {name: t.shape for name, t in ours.items()}
 
 
-def test_hypersphere_embedding_has_no_bias() -> None:
-    mapped = from_trades(Trades(10, 1, bias=False).state_dict())
-    load_into(Classifier(WRN((3, 8, 8), depth=10, width=64), nn.Linear(64, 10, bias=False)), mapped)
-    assert "head.bias" not in mapped
+def test_hypersphere_embedding_gives_scaled_cosines_of_standardized_images(rng: Rng) -> None:
+    theirs = trained(Trades(10, 1, bias=False))
+    ours = published("he", theirs.state_dict(), (3, 8, 8)).eval()
+    x = rng.uniform(torch.empty(4, 3, 8, 8))
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2471, 0.2435, 0.2616])
+    weight, theirs.fc = theirs.fc.weight, nn.Identity()
+    features = theirs((x - mean[:, None, None]) / std[:, None, None])
+    cosines = torch.cosine_similarity(features[:, None], weight[None], dim=2)
+    torch.testing.assert_close(ours(x), 10 * cosines, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["layer1.0.weight", "block4.layer.0.bn1.weight", "block1.layer.0.conv3.weight"])
@@ -233,3 +239,48 @@ def test_madry_mnist_refuses_other_variables() -> None:
     for wrong in (torch.ones(130, 12), torch.ones(12), torch.tensor(1.0)):
         with pytest.raises(ValueError, match=r"the hidden layer has shape .* but Madry's has \(3136, 1024\)"):
             from_madry_mnist(state | {"Variable_4": wrong})
+
+
+def published_states() -> dict[str, tuple[dict[str, Tensor], tuple[int, ...], Classifier]]:
+    """For each layout a state, the shape of its samples, and the classifier it belongs to, with other weights."""
+    trades, madry = trained(Trades(16, 2)).state_dict(), tensors(Madry(units=2, widen=1).arrays)
+    he = trained(Trades(10, 1, bias=False)).state_dict()
+    cosines = Classifier(WRN((3, 8, 8), depth=10, width=64), Hypersphere(64, 10), Normalize((0.5,) * 3, (0.5,) * 3))
+    return {
+        "he": (he, (3, 8, 8), cosines),
+        "trades": (trades, (3, 8, 8), Classifier(WRN((3, 8, 8), depth=16, width=128), nn.Linear(128, 10))),
+        "madry": (
+            madry,
+            (3, 8, 8),
+            Classifier(WRN((3, 8, 8), depth=16, width=64, form="madry"), nn.Linear(64, 10), PerImage()),
+        ),
+        "madry-mnist": (
+            tensors(mnist_arrays(12)),
+            (1, 8, 8),
+            Classifier(MadryCNN((1, 8, 8), width=12), nn.Linear(12, 10)),
+        ),
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_published_checkpoint_tells_the_size_of_its_network(layout: str, rng: Rng) -> None:
+    state, shape, by_hand = published_states()[layout]
+    mapping = {"trades": from_trades, "he": from_he, "madry": from_madry, "madry-mnist": from_madry_mnist}[layout]
+    load_into(by_hand, mapping(state))
+    x = rng.uniform(torch.empty(2, *shape))
+    assert torch.equal(published(layout, state, shape).eval()(x), by_hand.eval()(x))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_few_wide_tensors_do_not_have_a_huge_network_built(layout: str) -> None:
+    state, shape, _ = published_states()[layout]
+    head = {"trades": "fc.weight", "he": "fc.weight", "madry": "logit/DW", "madry-mnist": "Variable_6"}[layout]
+    wide = torch.zeros(10, 200_000)  # as wide as it says, the network would have a million GB, the last two 40
+    with pytest.raises(ValueError, match="the weights do not fit the model"):
+        published(layout, state | {head: wide if head == "fc.weight" else wide.t()}, shape)
+
+
+def test_a_checkpoint_without_an_output_layer() -> None:
+    state = {name: tensor for name, tensor in Trades(10, 1).state_dict().items() if not name.startswith("fc")}
+    with pytest.raises(ValueError, match="the weights have no output layer as the layout 'trades' has"):
+        published("trades", state, (3, 8, 8))

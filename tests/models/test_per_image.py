@@ -50,3 +50,7 @@ def test_memory_formats_do_not_matter(rng: Rng) -> None:
     x = rng.uniform(torch.empty(2, 3, 4, 4))
     torch.testing.assert_close(PerImage()(x.contiguous(memory_format=torch.channels_last)), PerImage()(x))
     assert not PerImage().state_dict()
+
+
+def test_no_image_at_all_gives_no_image_and_no_warning() -> None:
+    assert PerImage()(torch.empty(0, 3, 4, 4)).shape == (0, 3, 4, 4)

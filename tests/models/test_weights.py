@@ -1,15 +1,20 @@
 """Others' checkpoints: read whole or refused in one sentence, never run; put into models by name and shape."""
 
+import contextlib
 import os
 import pickle
 import re
+import struct
+import tracemalloc
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -266,3 +271,143 @@ def test_half_precision_weights_take_the_type_of_the_model(state: dict[str, Tens
     load_into(net, {name: t.half() if t.is_floating_point() else t for name, t in state.items()})
     assert net[3].weight.dtype == torch.float32
     torch.testing.assert_close(net.state_dict(), dict(state), atol=1e-3, rtol=1e-3)
+
+
+def pickled(path: Path, body: bytes, capitals: bool = False) -> Path:
+    """A checkpoint of today's form whose weights are this pickle of protocol 2, or that has it beside them."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("w/version", b"3\n")
+        archive.writestr("w/byteorder", b"little")
+        archive.writestr("w/data.pkl", b"\x80\x02" + (b"}" if capitals else body) + b".")
+        if capitals:
+            archive.writestr("w/DATA.PKL", b"\x80\x02" + body + b".")
+    return path
+
+
+def long(number: int) -> bytes:
+    return b"\x8a\x08" + struct.pack("<q", number)
+
+
+def words(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+SIZE, TIMES = 50_000, 1000  # 50 MB of copies, from files that are not a hundredth of it
+ITEMS = b"".join(b"M" + struct.pack("<H", i) + b"K\x01\x86" for i in range(5000))
+PAIRS = words("l") + b"]q\x01(" + ITEMS + b"es"  # a list of pairs, remembered as 1
+STATE = words("l") + b"}q\x01(" + b"".join(words(f"a{i}") + b"K\x01" for i in range(5000)) + b"us"
+ORDERED = b"ccollections\nOrderedDict\n"
+BOMBS = {
+    "bytes from a number": (words("a") + b"cbuiltins\nbytearray\n" + long(SIZE * TIMES) + b"\x85Rs", "bytearray"),
+    "as Python 2 named it": (words("a") + b"c__builtin__\nbytearray\n" + long(SIZE * TIMES) + b"\x85Rs", "bytearray"),
+    "copies of a text": (
+        words("l") + words("x" * SIZE) + b"q\x01s" + b"".join(
+            words(str(i)) + b"c_codecs\nencode\nh\x01" + words("latin1") + b"\x86Rs" for i in range(TIMES)
+        ),
+        "_codecs.encode",
+    ),
+    "copies of a list": (
+        PAIRS + b"".join(words(str(i)) + ORDERED + b"h\x01\x85Rs" for i in range(TIMES // 10)), "writes such"
+    ),
+    "copies of a list in a long tuple": (
+        PAIRS + b"".join(words(str(i)) + ORDERED + b"(h\x01tRs" for i in range(TIMES // 10)), "writes such"
+    ),
+    "copies of a list in a list": (
+        PAIRS + b"".join(words(str(i)) + ORDERED + b"]h\x01aRs" for i in range(TIMES // 10)), "writes such"
+    ),
+    "copies of a list that is put down": (
+        PAIRS + b"".join(words(str(i)) + ORDERED + b"h\x01q\x02\x85q\x03Rs" for i in range(TIMES // 10)), "writes such"
+    ),
+    "copies of a tuple": (
+        PAIRS[:-1] + b"\x85q\x02s" + b"".join(
+            words(str(i)) + ORDERED + b"h\x02Rs" for i in range(TIMES // 10)
+        ),
+        "writes such",
+    ),
+    "copies of a state": (
+        STATE + b"".join(words(str(i)) + ORDERED + b")Rh\x01bs" for i in range(TIMES // 10)), "writes such"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("form", ["zip", "legacy", "member in capitals"])
+def test_a_pickle_that_would_fill_the_memory_is_refused(name: str, form: str, tmp_path: Path) -> None:
+    body, said = BOMBS[name]
+    body = b"}" + body
+    path = tmp_path / "w.pt"
+    if form == "legacy":
+        start = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
+        path.write_bytes(b"".join(start) + b"\x80\x02" + body + b"." + pickle.dumps([], 2))
+    else:
+        pickled(path, body, form == "member in capitals")
+    assert path.stat().st_size < 200_000
+    tracemalloc.start()
+    refused(path, said)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize("name", ["bytes from a number", "copies of a state"])
+def test_the_bombs_are_live(name: str, tmp_path: Path) -> None:
+    # else the test above proves nothing: torch itself fills the memory with them
+    path = pickled(tmp_path / "w.pt", b"}" + BOMBS[name][0])
+    tracemalloc.start()
+    torch.load(path, weights_only=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak > 8_000_000
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_checkpoints_of_whole_trainings_are_read(legacy: bool, state: dict[str, Tensor], tmp_path: Path) -> None:
+    net = network()
+    memory = {"step": torch.tensor(3.0), "exp_avg": torch.ones(2, 1, 3, 3)}
+    whole = {
+        "state_dict": net.state_dict(),  # an OrderedDict with a state of its own
+        "optimizer": {"state": {0: memory}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0]}]},
+        "scheduler": {"milestones": Counter([2, 4])},
+        "shape": torch.Size([1, 4, 4]),
+        "twice": [net[3].weight, net[3].weight, net[0].weight.half(), net[0].weight.bfloat16()],
+        "device": torch.device("cpu"),
+        "seen": {1, 2},
+    }
+    torch.save(whole, tmp_path / "w.pt", _use_new_zipfile_serialization=not legacy)
+    assert same(read_state(tmp_path / "w.pt"), net.state_dict())
+
+
+def test_tensors_without_their_numbers_are_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.empty(2, 3, device="meta")}, tmp_path / "w.pt")
+    refused(tmp_path / "w.pt", "holds weight beside named tensors")
+    torch.save({"weight": torch.ones(1).expand(10**12)}, tmp_path / "w.pt")
+    assert (tmp_path / "w.pt").stat().st_size < 10_000
+    refused(tmp_path / "w.pt", "holds weight beside named tensors")
+    torch.save({"weight": torch.ones(10, 4)[:, 1]}, tmp_path / "w.pt")  # a view spans less than was stored
+    assert read_state(tmp_path / "w.pt")["weight"].tolist() == [1] * 10
+
+
+def test_what_follows_an_archive_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch.save(state, tmp_path / "w.pt")
+    whole = (tmp_path / "w.pt").read_bytes()
+    (tmp_path / "w.pt").write_bytes(whole[:-2] + b"\x04\x00more")  # a comment, in which another list could stand
+    assert zipfile.is_zipfile(tmp_path / "w.pt")
+    refused(tmp_path / "w.pt", "neither torch nor safetensors writes such")
+
+
+@given(where=st.floats(0, 1), change=st.integers(1, 255), cut=st.booleans(), kind=st.sampled_from(["pt", "old", "st"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+def test_a_damaged_file_gives_a_value_error_or_tensors(
+    where: float, change: int, cut: bool, kind: str, tmp_path: Path, state: dict[str, Tensor]
+) -> None:
+    path = tmp_path / ("w.safetensors" if kind == "st" else "w.pt")
+    if kind == "st":
+        save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=kind == "pt")
+    content = bytearray(path.read_bytes())
+    place = int(where * (len(content) - 1))
+    content[place] ^= change
+    path.write_bytes(content[:place] if cut else content)
+    with contextlib.suppress(ValueError):
+        assert all(isinstance(tensor, Tensor) for tensor in read_state(path).values())

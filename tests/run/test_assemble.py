@@ -5,8 +5,10 @@ import torch
 from torch import nn
 from workbench import same, toy
 
-from holdfast.contracts import Needs
+from holdfast.contracts import Batch, Needs
+from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.plain import Plain
+from holdfast.rng import Rng
 from holdfast.run.assemble import Batches, build_model, build_optimizer
 from holdfast.run.config import ModelPlan, OptimizerPlan
 
@@ -129,3 +131,67 @@ def test_batches_hold_what_the_method_needs() -> None:
         place = (data.train.x == x).flatten(1).all(1).nonzero().item()
         assert data.train.y[place] == label
         assert not torch.equal(x, own)
+
+
+AUGMENT = Augment(pad_crop=PadCrop(pad=1), flip=Flip())
+EVERYTHING = Needs(positive=True, pool=5)
+
+
+def batches(augment: Augment = AUGMENT, seed: int = 0) -> Batches:
+    return Batches(toy().train, 3, EVERYTHING, seed, torch.device("cpu"), augment)
+
+
+def pool(batch: Batch) -> Batch:
+    assert batch.pool is not None
+    return batch.pool
+
+
+def test_every_image_of_a_step_is_augmented_by_its_role_its_step_and_its_index() -> None:
+    which = torch.tensor([4, 0, 9])
+    for step in range(3):
+        plain, changed = batches(Augment()).batch(step, which), batches().batch(step, which)
+        rng = Rng(0).fork("augment")
+        x = AUGMENT(plain.x, rng.fork("batch").fork(step).at(plain.index))
+        assert torch.equal(changed.x, x)
+        assert plain.positive is not None
+        assert changed.positive is not None
+        places = [(toy().train.x == one).flatten(1).all(1).nonzero()[0, 0] for one in plain.positive]
+        index = toy().train.index[torch.stack(places)]
+        assert torch.equal(changed.positive, AUGMENT(plain.positive, rng.fork("positive").fork(step).at(index)))
+        seen, clean = pool(changed), pool(plain)
+        assert torch.equal(seen.x, AUGMENT(clean.x, rng.fork("pool").fork(step).at(clean.index)))
+        assert torch.equal(seen.y, clean.y)
+        assert torch.equal(changed.y, plain.y)
+        assert torch.equal(changed.index, plain.index)
+        assert not any(
+            torch.equal(a, b) for a, b in ((seen.x, clean.x), (changed.x, plain.x), (changed.positive, plain.positive))
+        )
+
+
+def test_neighbours_do_not_change_how_a_sample_is_augmented() -> None:
+    together = batches().batch(7, torch.arange(12)).x
+    for place in range(12):
+        assert torch.equal(batches().batch(7, torch.tensor([place])).x[0], together[place])
+    assert torch.equal(batches().batch(7, torch.arange(11, -1, -1)).x.flip(0), together)
+
+
+def test_steps_seeds_and_roles_draw_their_own_numbers() -> None:
+    which = torch.arange(30)
+    first = batches().batch(0, which).x
+    assert torch.equal(first, batches().batch(0, which).x)
+    assert not torch.equal(first, batches().batch(1, which).x)
+    assert not torch.equal(first, batches(seed=1).batch(0, which).x)
+    whole = Batches(toy().train, 3, Needs(pool=30), 0, torch.device("cpu"), AUGMENT).batch(0, which)
+    assert not torch.equal(pool(whole).x[pool(whole).index.argsort()], first)  # the same samples in two roles
+
+
+@pytest.mark.parametrize(
+    ("augment", "words"),
+    [
+        (Augment(saturation=Saturation()), "but saturation needs colours"),
+        (Augment(pad_crop=PadCrop(pad=9, mode="reflect")), "9 pixels cannot be reflected"),
+    ],
+)
+def test_augmentation_that_does_not_fit_is_refused_before_the_first_step(augment: Augment, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        batches(augment)

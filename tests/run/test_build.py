@@ -75,6 +75,11 @@ def test_inf_is_a_number() -> None:
 def test_threats() -> None:
     assert build_threat("L2:1/2", "t") == build_threat({"norm": "l2", "eps": 0.5}, "t")
     assert build_threat({"norm": "linf", "eps": inf, "low": -inf, "high": inf}, "t").high == inf
+    boxed = build_threat("linf:8/255:-1:1/2", "t")
+    assert (boxed.eps, boxed.low, boxed.high) == (8 / 255, -1, 0.5)
+    for text in ("linf", "linf:1:2", "linf:1:2:3:4", ""):
+        with pytest.raises(ValueError, match=r"t is .* but has the form norm:eps or norm:eps:low:high"):
+            build_threat(text, "t")
 
 
 def test_an_eps_of_its_own_keeps_norm_and_box() -> None:

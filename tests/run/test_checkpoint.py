@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import nn
 from workbench import same
 
@@ -68,6 +68,13 @@ def test_every_truncation_is_refused(path: Path) -> None:
         with pytest.raises(ValueError, match="is damaged"):
             checkpoint.read(path)
     path.write_bytes(whole + b"\0")
+    with pytest.raises(ValueError, match="is damaged"):
+        checkpoint.read(path)
+
+
+def test_facts_nested_beyond_all_measure_are_refused(path: Path) -> None:
+    text, whole = "[" * 100_000, {name: tensor.contiguous() for name, tensor in TENSORS.items()}
+    path.write_bytes(save(whole, metadata={"holdfast": f"{checkpoint._seal(TENSORS, text)} {text}"}))
     with pytest.raises(ValueError, match="is damaged"):
         checkpoint.read(path)
 

@@ -23,7 +23,10 @@ from holdfast.run.config import ModelPlan
 COMMANDS = {
     "run": ["--out", "--data-dir", "--set", "--device"],
     "train": ["--method", "--seed", "--out", "--data-dir", "--set", "--device"],
-    "evaluate": ["--method", "--seed", "--out", "--data-dir", "--set", "--device"],
+    "evaluate": [
+        *("--method", "--seed", "--out", "--data-dir", "--set", "--device", "--model", "--weights", "--data"),
+        *("--size", "--mean", "--std", "--threat", "--attack", "--samples"),
+    ],
     "attack": ["--save", "--seed", "--round", "--out", "--data-dir", "--set", "--device"],
     "report": ["--out", "--set", "--markdown"],
     "list": [],

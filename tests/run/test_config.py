@@ -11,6 +11,7 @@ from workbench import TINY, table
 
 from holdfast.attacks.fgsm import FGSM
 from holdfast.attacks.pgd import PGD
+from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
 from holdfast.run import config, find, toml
 from holdfast.run.config import Recipe, SchedulePlan, TransferPlan, read
@@ -31,16 +32,6 @@ def test_every_recipe_that_comes_along_loads_and_its_resolved_form_is_the_same_r
     assert recipe.title
     assert recipe.description.endswith(".")
     assert again(recipe).table() == recipe.table()
-
-
-def test_recipes_and_their_small_variants_come_along() -> None:
-    for name in ("quickstart", "mnist-mlp", "mnist-lenet"):
-        assert {name, f"{name}-small"} <= set(config.names())
-        full, small = config.load(name), config.load(f"{name}-small")
-        assert small.data.name == full.data.name
-        assert small.threat == full.threat
-        epochs = [r.methods["TLA"].train.epochs for r in (small, full)]
-        assert epochs[0] < epochs[1]
 
 
 def test_the_published_settings() -> None:
@@ -75,6 +66,7 @@ high = inf
 epochs = 3
 optimizer = { name = "sgd", lr = "1/10", momentum = 0.5, weight_decay = 5e-4 }
 schedule = { name = "step", at = [1, "3/2"], gamma = 0.5 }
+augment = { flip = {}, saturation = { high = "7/4" } }
 [craft]
 name = "mim"
 form = "average"
@@ -87,6 +79,8 @@ layer = "encoder.layers.1"
 copy_margin = 0.1
 positive = "both"
 [methods."T.L+A @ 1".train]
+augment.flip.share = 0.25
+augment.pad_crop = { pad = 4, mode = "reflect" }
 init_from = "adversarial"
 select = "clean"
 [validate]
@@ -118,6 +112,8 @@ def test_a_recipe_with_everything_odd_comes_back_the_same(tmp_path: Path) -> Non
     assert plan.schedule.at == (1.0, 1.5)
     assert plan.optimizer.lr == 0.1
     assert plan.init_from == "adversarial"
+    changes = {"flip": Flip(share=0.25), "saturation": Saturation(high=1.75)}
+    assert plan.augment == Augment(pad_crop=PadCrop(pad=4, mode="reflect"), **changes)  # type: ignore[arg-type]
     assert recipe.methods["adversarial"].train.init_from is None
     assert isinstance(recipe.methods["adversarial"].method.attack, FGSM)  # type: ignore[attr-defined]
     pgd: Any = recipe.attacks["pgd"]
@@ -133,6 +129,7 @@ def test_what_is_left_out_is_none_or_the_default() -> None:
     assert recipe.seeds == (0,)
     assert recipe.title == "small"
     assert recipe.threads is None
+    assert recipe.methods["plain"].train.augment == Augment()
     assert recipe.evaluate.samples is None
     assert recipe.validate == PGD(threat=recipe.threat, steps=10)
     assert "threads" not in toml.dumps(recipe.table())
@@ -177,6 +174,33 @@ def test_crafting_attacks_hand_in_their_last_iterate_where_they_can_choose() -> 
     assert crafts["worst"].keep == "worst"
 
 
+def test_entries_that_are_false_are_left_out(tmp_path: Path) -> None:
+    assert "noise" not in changed("attacks.noise=false").attacks
+    assert list(changed("methods.AT=false", "methods.ALP=false").methods) == ["plain", "TLA"]
+    (tmp_path / "mine.toml").write_text('base = "quickstart"\n[methods]\nTLA = false\n[attacks]\n"C&W" = false')
+    mine = config.load(str(tmp_path / "mine.toml"))
+    assert "TLA" not in mine.methods
+    assert "C&W" not in mine.attacks
+    assert again(mine).table() == mine.table()
+    with pytest.raises(ValueError, match=re.escape("unknown attack 'PGD-40' in evaluate.curve")):
+        changed("attacks.PGD-40=false")
+    with pytest.raises(ValueError, match="methods must be a table with at least one entry"):
+        changed(*(f"methods.{name}=false" for name in ("plain", "AT", "ALP", "TLA")))
+
+
+def test_attacks_still_to_come_are_kept_and_checked_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "AWAITED", ("some_day",))
+    attacks = {"noise": {}, "later": {"name": "some-day", "threat": "l2:1/2", "tries": 3}, "some_day": {}}
+    recipe = read(table(attacks=attacks))
+    assert list(recipe.attacks) == ["noise"]
+    assert recipe.awaited == {"later": {**attacks["later"]}, "some_day": {"name": "some_day"}}
+    assert again(recipe).table() == recipe.table()
+    with pytest.raises(ValueError, match=re.escape("unknown norm 'l5' in attacks.later.threat")):
+        read(table(attacks=attacks | {"later": {"name": "some_day", "threat": "l5:1"}}))
+    monkeypatch.setattr(find, "AWAITED", ("noise",))
+    assert not read(table()).awaited  # its file has come
+
+
 def test_transfer() -> None:
     attacks = {"there": {"name": "transfer", "source": "plain", "attack": {"name": "bim", "steps": 2}}, "transfer": {}}
     recipe = read(table(seeds=[1, 2], attacks=attacks))
@@ -196,6 +220,11 @@ def test_transfer() -> None:
         ("train.optimizer.learning_rate=3", "unknown key 'learning_rate' in methods.plain.train.optimizer"),
         ("train.optimizer.nam=3", "in methods.plain.train.optimizer; did you mean 'name'?"),
         ("train.schedule.gama=3", "in methods.plain.train.schedule; did you mean 'gamma'?"),
+        ("train.augment.flp={}", "unknown key 'flp' in methods.plain.train.augment; did you mean 'flip'?"),
+        (
+            "train.augment.pad_crop.pat=2",
+            "unknown key 'pat' in methods.plain.train.augment.pad_crop; did you mean 'pad'?",
+        ),
         ("methods.TLA.lamda1=1", "unknown key 'lamda1' in methods.TLA; did you mean 'lambda1'?"),
         ("methods.TLA.train.bach=1", "unknown key 'bach' in methods.TLA.train; did you mean 'batch'?"),
         ("methods.TLA.attack.stps=1", "unknown key 'stps' in methods.TLA.attack; did you mean 'steps'?"),
@@ -239,6 +268,11 @@ def test_unknown_names_at_every_level(change: str, near: str) -> None:
         ("train.select=best", "methods.AT.train.select is 'best': input should be 'robust' or 'clean'"),
         ("train.optimizer.name=lion", "methods.plain.train.optimizer.name is 'lion': "),
         ("train.optimizer=adam", "methods.plain.train.optimizer must be a table of settings but is 'adam'"),
+        ("train.augment=flip", "methods.plain.train.augment must be a table of settings but is 'flip'"),
+        ("train.augment.flip=true", "methods.plain.train.augment.flip must be a table of settings but is True"),
+        ("train.augment.pad_crop={}", "methods.plain.train.augment.pad_crop needs pad"),
+        ("train.augment.pad_crop.pad=0", "methods.plain.train.augment.pad_crop: pad = 0 and mode = 'zero' were given"),
+        ("train.augment.saturation.low=2", "methods.plain.train.augment.saturation: low = 2.0 and high = 1.5"),
         ("train=3", "train must be a table of settings but is 3"),
         ("methods.AT.train=3", "methods.AT.train must be a table of settings but is 3"),
         ("methods=3", "methods must be a table"),

@@ -200,7 +200,7 @@ def facts_and_columns(records: Records) -> tuple[Any, Any]:
 
 
 def parts(folder: Path) -> list[Path]:
-    return sorted((folder / "parts").iterdir())
+    return sorted((folder / "parts").glob("*.npz"))
 
 
 def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
@@ -331,6 +331,18 @@ def test_results_do_not_depend_on_shards_and_order(
     shares = [tables[0][f"fooled:linf:{name}"].mean() for name in ("noise", "pgd@0.05", "pgd", "pgd@0.2")]
     assert shares[1] < shares[2] < shares[3]  # there was something to compare
     assert (tables[0]["label"] == tables[0]["y"]).mean() > 0.2
+
+
+def test_the_number_of_samples_at_a_time_is_measured_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = iter([3, 5])
+    monkeypatch.setattr("holdfast.run.evaluate.measured", lambda model, x, y: next(given))
+    todo = trials({"push": pushed(0.1)})
+    assert run(tmp_path, todo).facts["micro"] == 3
+    assert run(tmp_path, todo).facts["micro"] == 3
+    (tmp_path / "parts" / "micro.json").write_text("{")
+    assert run(tmp_path, todo).facts["micro"] == 5
 
 
 def test_nobody_left_to_attack(tmp_path: Path) -> None:

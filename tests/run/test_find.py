@@ -83,3 +83,8 @@ def test_the_nearest_is_named_whatever_the_case(given: str, near: str | None) ->
 def test_machinery_is_no_name() -> None:
     with pytest.raises(ValueError, match="unknown attack '_ascent'"):
         find.member("attack", "_ascent")
+
+
+def test_private_functions_are_no_losses() -> None:
+    assert "cross_entropy" in find.losses()
+    assert not [name for name in find.losses() if name.startswith("_")]

@@ -20,6 +20,7 @@ from workbench import at_method, bits, die, ended, in_child, run_job, start, toy
 
 from holdfast.contracts import Batch, Needs, Rows, Terms
 from holdfast.data import DataSet
+from holdfast.data.augment import Augment, Flip, PadCrop
 from holdfast.losses.classification import cross_entropy
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
@@ -51,6 +52,14 @@ class Proxies(nn.Module):
         return Terms(entropy + near, {"cross_entropy": entropy, "proxies": near, "calls": self.calls})
 
 
+def swap_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recipe's encoder is the one below."""
+    known = assemble.find.member
+    monkeypatch.setattr(
+        assemble.find, "member", lambda kind, name: WithDropout if kind == "encoder" else known(kind, name)
+    )
+
+
 class WithDropout(nn.Module):
     """An encoder that draws from torch's own generator."""
 
@@ -65,9 +74,11 @@ class WithDropout(nn.Module):
 
 
 MOMENTUM = {"optimizer": OptimizerPlan(name="sgd", lr=0.05, momentum=0.9, weight_decay=0.01)}
+AUGMENT = Augment(pad_crop=PadCrop(pad=1), flip=Flip())
 JOBS: dict[str, Callable[[Path], Job]] = {
     "plain": lambda folder: toy_job(folder),
     "tla": lambda folder: toy_job(folder, TLA(**at_method(pool=6, warmup=0.5))),
+    "augmented": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), augment=AUGMENT),
     "proxies": lambda folder: toy_job(folder, Proxies(), **MOMENTUM),  # type: ignore[arg-type]
     "dropout": lambda folder: toy_job(folder, Plain()),
 }
@@ -76,7 +87,7 @@ JOBS: dict[str, Callable[[Path], Job]] = {
 @pytest.fixture(params=JOBS)
 def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Job]:
     if request.param == "dropout":
-        monkeypatch.setattr(assemble.find, "member", lambda kind, name: WithDropout)
+        swap_encoder(monkeypatch)
     return JOBS[request.param]
 
 
@@ -102,7 +113,7 @@ def test_what_was_logged_after_the_checkpoint_is_logged_once(tmp_path: Path, toy
 
 def test_dropout_was_on(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test above would not test the generator: a run whose generator is lost ends elsewhere."""
-    monkeypatch.setattr(assemble.find, "member", lambda kind, name: WithDropout)
+    swap_encoder(monkeypatch)
     whole = bits(run_job(toy_job(tmp_path / "whole"), toys).folder)
     with pytest.raises(KeyboardInterrupt):
         run_job(toy_job(tmp_path / "parts"), toys, stop_at=4)

@@ -67,7 +67,7 @@ def test_running_again_trains_and_attacks_nothing(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("this was done before")
 
-    kept = ("*.safetensors", "trained.json", "job.json", "metrics.jsonl", "parts/*")
+    kept = ("*.safetensors", "trained.json", "job.json", "metrics.jsonl", "parts/*.npz")
     before = times(study.out, *kept)
     assert len(before) == 4 * (2 + 1 + 1 + 1 + 2 * 7)
     columns = {path: path.read_bytes() for path in study.out.rglob("records.csv")}

@@ -13,6 +13,7 @@ from workbench import THREAT, at_method, bits, other, run_job, same, toy, toy_jo
 from holdfast.attacks.noise import Noise
 from holdfast.contracts import Batch, Needs, Rows, Terms, Watch
 from holdfast.data import DataSet, Split
+from holdfast.data.augment import Augment, Flip, Saturation
 from holdfast.geometry import Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.plain import Plain
@@ -114,12 +115,27 @@ def test_one_step_is_a_step_of_plain_torch(tmp_path: Path, toys: DataSet) -> Non
     job = run_job(toy_job(tmp_path / "a", epochs=1, batch=10), toys)
     net = loop.build_model(job.model, toys.shape, 3, 0)
     decayed = [p for p in net.parameters() if p.ndim > 1], [p for p in net.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.Adam([{"params": group} for group in decayed], lr=0.02)
+    optimizer = torch.optim.Adam([{"params": group} for group in decayed], lr=0.02, fused=True)
     for which in loop.Batches(toys.train, 10, Needs(), 0, torch.device("cpu")).order.epoch(0):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(toys.train.x[which]), toys.train.y[which]).backward()
         optimizer.step()
     assert same(net.state_dict(), weights(job.folder))
+
+
+def test_images_are_augmented_in_training_and_as_they_are_in_validation(
+    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+    monkeypatch.setattr(loop, "accuracy", lambda model, some, *rest: (seen.append(some.x), (0.5, 0.5))[1])
+    always = Augment(flip=Flip(share=1))
+    mirrored = replace(toys, train=Split(toys.train.x.flip(-1), toys.train.y, toys.train.index))
+    flipped = run_job(toy_job(tmp_path / "a", augment=always), toys)
+    by_hand = run_job(toy_job(tmp_path / "b"), mirrored)
+    assert same(weights(flipped.folder), weights(by_hand.folder))
+    assert not same(weights(flipped.folder), weights(run_job(toy_job(tmp_path / "c"), toys).folder))
+    assert seen
+    assert all(torch.equal(x, toys.valid.x) for x in seen)
 
 
 def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) -> None:
@@ -236,6 +252,7 @@ def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSe
         ),
         (replace(toy_job(tmp_path / "a"), init_from=tmp_path / "none.safetensors"), "there are no weights at"),
         (replace(toy_job(tmp_path / "a"), model=ModelPlan(encoder="tiny", depth=2)), "has no depth"),
+        (toy_job(tmp_path / "a", augment=Augment(saturation=Saturation())), "saturation needs colours"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=words) as refusal:
             run_job(bad, toys)

@@ -127,7 +127,8 @@ def bits(folder: Path) -> dict[str, Any]:
     """Everything a finished model leaves, apart from the seconds it took."""
     trained = json.loads((folder / "trained.json").read_text())
     trained.pop("seconds")
-    names = ("best.safetensors", "last.safetensors", "metrics.jsonl", "job.json")
+    learned = ["method.safetensors"] if (folder / "method.safetensors").is_file() else []
+    names = ["best.safetensors", "last.safetensors", "metrics.jsonl", "job.json", *learned]
     assert sorted(p.name for p in folder.iterdir()) == sorted([*names, "trained.json"])
     return {name: (folder / name).read_bytes() for name in names} | {"trained": trained}
 

@@ -12,10 +12,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from holdfast.attacks import _micro
 from holdfast.attacks._rules import Point, Rule, State
 from holdfast.contracts import Attack, Cost, Loss, Model, Outputs, Rows, Watch
 from holdfast.geometry import Threat
-from holdfast.models.crafting import crafting
+from holdfast.models.crafting import confirmed, crafting
 from holdfast.rng import Rng
 
 Keep = Literal["fooled", "last", "worst", "closest"]
@@ -25,7 +26,6 @@ Keep = Literal["fooled", "last", "worst", "closest"]
 Start = Literal["clean", "random", "near"]
 """Where a try starts: at x, uniformly in the ball, or ``near``: at x + 0.001·N(0, I), as TRADES' code does."""
 
-MICRO = 256
 _NEAR = 1e-3
 
 
@@ -78,7 +78,7 @@ class Ascent:
         here.requires_grad_(False)
         if watch is not None:
             watch(active.rows, here, loss.detach(), Cost(len(here), len(here)))
-        leaves = board.judge(active, here, out, loss.detach())
+        leaves = board.judge(view, active, here, out, loss.detach())
         moved = self._move(active, grad, loss.detach())
         if not self.looks_at_last:
             leaves = board.retire(moved, leaves)
@@ -87,7 +87,8 @@ class Ascent:
     def _move(self, active: "_Active", grad: Tensor, loss: Tensor) -> "_Active":
         point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
         x_adv, state = self.rule.move(point, active.state)
-        return replace(active, x_adv=self.threat.project(x_adv, active.x), state=state, t=active.t + 1)
+        x_adv = x_adv.clamp_(*active.corners) if active.corners else self.threat.project(x_adv, active.x)
+        return replace(active, x_adv=x_adv, state=state, t=active.t + 1)
 
 
 @dataclass(frozen=True)
@@ -97,21 +98,24 @@ class _Active:
     ids: Tensor
     x: Tensor
     x_adv: Tensor
+    corners: tuple[Tensor, ...]
     rows: Rows
     state: State
     t: Tensor
 
     def take(self, which: Tensor) -> "_Active":
-        state = tuple(part[which] for part in self.state)
-        return _Active(self.ids[which], self.x[which], self.x_adv[which], self.rows.take(which), state, self.t[which])
+        corners, state = (tuple(part[which] for part in parts) for parts in (self.corners, self.state))
+        ids, x, x_adv, t = (part[which] for part in (self.ids, self.x, self.x_adv, self.t))
+        return _Active(ids, x, x_adv, corners, self.rows.take(which), state, t)
 
     def join(self, other: "_Active") -> "_Active":
         given = {name: torch.cat([value, other.rows.given[name]]) for name, value in self.rows.given.items()}
         rows = Rows(torch.cat([self.rows.y, other.rows.y]), torch.cat([self.rows.index, other.rows.index]), given)
+        corners = tuple(torch.cat(pair) for pair in zip(self.corners, other.corners, strict=True))
         state = tuple(torch.cat(pair) for pair in zip(self.state, other.state, strict=True))
         mine, theirs = (self.ids, self.x, self.x_adv, self.t), (other.ids, other.x, other.x_adv, other.t)
         ids, x, x_adv, t = (torch.cat(pair) for pair in zip(mine, theirs, strict=True))
-        return _Active(ids, x, x_adv, rows, state, t)
+        return _Active(ids, x, x_adv, corners, rows, state, t)
 
 
 class _Board:
@@ -131,13 +135,13 @@ class _Board:
             check_labels(self.rows.y, out.logits.shape[1])
             self.labels_checked = True
 
-    def judge(self, active: _Active, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
+    def judge(self, view: Model, active: _Active, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
         """Note what the evaluated points are worth; (b,) who is done with this try."""
         keep, ids = self.plan.keep, active.ids
         ended = active.t >= self.plan.steps
         if keep == "last":
             return ended
-        fooled = out.logits.detach().argmax(1) != active.rows.y
+        fooled = confirmed(view, x_adv, active.rows.y, out.logits.detach().argmax(1) != active.rows.y)
         if keep == "fooled":
             leaves = fooled | ended
             self.answer[ids[leaves]] = x_adv[leaves]
@@ -163,7 +167,7 @@ class _Board:
 
     def fill(self, active: _Active | None) -> _Active | None:
         """Top the micro-batch up from those who wait; None when nobody is left."""
-        room = MICRO - (0 if active is None else len(active.ids))
+        room = _micro.size() - (0 if active is None else len(active.ids))
         ids, self.waiting = self.waiting[:room], self.waiting[room:]
         if len(ids) == 0:
             return active if active is not None and len(active.ids) else None
@@ -178,7 +182,7 @@ class _Board:
         if self.plan.start == "near":
             x_adv = self.plan.threat.project(x + _NEAR * rng.normal(x), x)
         t = torch.zeros(len(ids), dtype=torch.int64, device=x.device)
-        return _Active(ids, x, x_adv, rows, self.plan.rule.begin(x_adv), t)
+        return _Active(ids, x, x_adv, self.plan.threat.corners(x) or (), rows, self.plan.rule.begin(x_adv), t)
 
 
 def gradient(loss: Tensor, x: Tensor) -> Tensor:

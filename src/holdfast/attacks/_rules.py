@@ -25,7 +25,8 @@ class Point:
 
 
 class Rule(Protocol):
-    """``begin`` gives the memory of fresh samples; ``move`` the next point, not yet projected, and the new memory."""
+    """``begin`` gives the memory of fresh samples; ``move`` the next point, a new tensor not yet projected, and the
+    new memory."""
 
     def begin(self, x_adv: Tensor) -> State: ...
     def move(self, point: Point, state: State) -> tuple[Tensor, State]: ...
@@ -43,7 +44,7 @@ class Steepest:
 
     def move(self, point: Point, state: State) -> tuple[Tensor, State]:
         """The next point."""
-        return point.x_adv + self.step * point.threat.norm.steepest(point.grad), state
+        return torch.add(point.x_adv, point.threat.norm.steepest(point.grad), alpha=self.step), state
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Momentum:
         """The next point."""
         scale = point.grad.abs().flatten(1).mean(1).reshape(-1, *[1] * (point.grad.ndim - 1))
         g = self.decay * state[0] + torch.where(scale > 0, point.grad / scale, 0.0)
-        return point.x_adv + self.step * point.threat.norm.steepest(g), (g,)
+        return torch.add(point.x_adv, point.threat.norm.steepest(g), alpha=self.step), (g,)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class MovingAverage:
         """The next point."""
         first = (point.t == 0).reshape(-1, *[1] * (point.grad.ndim - 1))
         g = torch.where(first, point.grad, self.decay * state[0] + (1 - self.decay) * point.grad)
-        return point.x_adv + self.step * point.threat.norm.steepest(g), (g,)
+        return torch.add(point.x_adv, point.threat.norm.steepest(g), alpha=self.step), (g,)
 
 
 @dataclass(frozen=True)

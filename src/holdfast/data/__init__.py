@@ -10,9 +10,22 @@ from types import ModuleType
 
 from holdfast.data._files import root
 from holdfast.data.samplers import Order, Pool, Positives
-from holdfast.data.split import DataSet, Split, checked, split_train
+from holdfast.data.split import DataSet, EvaluationSet, Split, checked, split_train
 
-__all__ = ["DataSet", "Order", "Pool", "Positives", "Split", "about", "checked", "load", "names", "split_train"]
+__all__ = [
+    "DataSet",
+    "EvaluationSet",
+    "Order",
+    "Pool",
+    "Positives",
+    "Split",
+    "about",
+    "checked",
+    "load",
+    "load_test",
+    "names",
+    "split_train",
+]
 
 _ALIASES = {"imagefolder": "image-folder"}  # as torchvision writes it
 
@@ -42,17 +55,47 @@ def load(
     Your own data: ``npz:PATH``, ``image-folder:PATH``, ``libsvm:PATH`` or ``hub:NAME@REVISION``. ``valid`` is the
     share or number of training samples held out for validation, and ``seed`` decides which.
     """
+    module, place = _named(name, folder)
+    found: DataSet = module.load(place, valid=valid, seed=seed, verify=verify)
+    return found
+
+
+def load_test(
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    samples: int | None = None,
+    size: tuple[int, int] | None = None,
+) -> EvaluationSet:
+    """The test part alone of a data set: all of it, or so many samples spread evenly over it.
+
+    Here an image folder may also be a plain folder of classes, and a .npz file may hold x_test and y_test alone.
+    ``size`` (scale, cut) fits images of any size: the shorter side is scaled, and the middle square cut out.
+    """
+    module, place = _named(name, folder)
+    scaled = {}
+    if size is not None:
+        scaled["size"] = size
+        if module is not _sets()["image-folder"]:
+            raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
+    if hasattr(module, "load_test"):
+        found: EvaluationSet = module.load_test(place, samples=samples, **scaled)
+        return found
+    whole: DataSet = module.load(place, valid=0.1, seed=0, verify=True)
+    return EvaluationSet(whole.name, whole.test.spread(samples), whole.classes)
+
+
+def _named(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
+    """The reader of the data set of this name, and where its files are."""
     sets = _sets()
     kind, colon, own = name.partition(":")
     kind = _ALIASES.get(kind, kind)
     takes = _takes(sets[kind]) if kind in sets else None
     if kind not in sets or (colon and not takes):
         raise ValueError(_unknown(name, sets))
-    place = Path(folder).expanduser() if folder else None
-    if colon:
-        place = _own_path(own, folder) if takes == "PATH" else Path(own)
-    found: DataSet = sets[kind].load(place, valid=valid, seed=seed, verify=verify)
-    return found
+    if not colon:
+        return sets[kind], Path(folder).expanduser() if folder else None
+    return sets[kind], _own_path(own, folder) if takes == "PATH" else Path(own)
 
 
 def _takes(module: ModuleType) -> str | None:

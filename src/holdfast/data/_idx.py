@@ -19,6 +19,8 @@ from holdfast.data.split import DataSet, Split, checked, split_train
 
 _UBYTE = 8
 _LARGEST = 1 << 30  # bytes; MNIST's images are 47 MB, and a few MB of gzip can unpack to many GB
+_SAMPLES = 1 << 24  # what is kept of each sample beside its bytes adds up too
+_PIECE = 1 << 20
 
 
 def read(path: Path, rank: int, published: str | None = None) -> Tensor:
@@ -47,13 +49,23 @@ def _parse(stream: BufferedIOBase, path: Path, rank: int, published: str | None)
     shape = struct.unpack(f">{rank}I", header[4:])
     if prod(shape) > _LARGEST:
         raise ValueError(f"{path} promises {prod(shape)} bytes but at most {_LARGEST} are read; give a smaller set")
-    body = bytearray(stream.read(prod(shape) + 1))  # one more: reaching the end is what checks the gzip sum
+    if shape[0] > _SAMPLES:
+        raise ValueError(f"{path} promises {shape[0]} samples but at most {_SAMPLES} are read; give a smaller set")
+    body = _up_to(stream, prod(shape) + 1)  # one more: reaching the end is what checks the gzip sum
     if len(body) != prod(shape):
         given = "more" if len(body) > prod(shape) else f"only {len(body)}"
         raise ValueError(f"{path} promises {prod(shape)} bytes of data but holds {given}; download it again")
     if published is not None:
         refuse_unpublished(path, sha256(header + body).hexdigest(), published, "unpacked SHA-256")
     return torch.frombuffer(body, dtype=torch.uint8).reshape(shape) if body else torch.empty(shape, dtype=torch.uint8)
+
+
+def _up_to(stream: BufferedIOBase, most: int) -> bytearray:
+    """At most so many bytes, in pieces: reading them at once would reserve memory for what is only promised."""
+    body = bytearray()
+    while len(body) < most and (piece := stream.read(min(_PIECE, most - len(body)))):
+        body += piece
+    return body
 
 
 def load_four(

@@ -19,6 +19,7 @@ _Array = np.ndarray[Any, np.dtype[np.uint8]]
 _FORMATS = ("JPEG", "PNG", "BMP", "PPM")  # not EPS, which starts a program, nor any that unpacks when it is opened
 _PIXELS = 1 << 24  # of one image
 _BYTES = 1 << 33  # of one part: the whole of it is held in memory
+_FILE = 1 << 27  # bytes of one file; the largest image that is read has 50 MB uncompressed
 _GREY = {"1", "L", "LA"}
 _DEEP = ("I", "F")  # modes of more than 8 bits a channel start so
 
@@ -36,20 +37,24 @@ def of_files(paths: Sequence[Path]) -> list[Picture]:
     return [Picture(str(path), path) for path in paths]
 
 
-def decode_parts(parts: Mapping[str, Sequence[Picture]]) -> dict[str, Tensor]:
+def decode_parts(parts: Mapping[str, Sequence[Picture]], fit: tuple[int, int] | None = None) -> dict[str, Tensor]:
     """The pictures of each part, uint8 (n, channels, height, width), all of the size of the first.
 
-    There is one channel if every picture of every part is grey, else three; transparency is dropped.
+    There is one channel if every picture of every part is grey, else three; transparency is dropped. With ``fit``
+    (scale, cut) pictures may differ in size: their shorter side is scaled, bilinear, and the middle square cut out.
     """
-    size = _size(next(iter(parts.values()))[0])
-    decoded = {part: decode(pictures, size) for part, pictures in parts.items()}
+    size = _size(next(iter(parts.values()))[0]) if fit is None else (fit[1], fit[1])
+    decoded = {part: decode(pictures, size, fit and fit[0]) for part, pictures in parts.items()}
     if all(grey for _, grey in decoded.values()):
         return {part: x[:, :1].contiguous() for part, (x, _) in decoded.items()}
     return {part: x for part, (x, _) in decoded.items()}
 
 
-def decode(pictures: Sequence[Picture], size: tuple[int, int]) -> tuple[Tensor, bool]:
-    """The pictures, all of this (width, height), as uint8 (n, 3, height, width), and whether all of them are grey."""
+def decode(pictures: Sequence[Picture], size: tuple[int, int], scale: int | None = None) -> tuple[Tensor, bool]:
+    """The pictures, all of this (width, height), as uint8 (n, 3, height, width), and whether all of them are grey.
+
+    With ``scale`` the size is the middle of pictures whose shorter side was scaled to that many pixels.
+    """
     n, (width, height) = len(pictures), size
     if 3 * n * width * height > _BYTES:
         raise ValueError(
@@ -59,7 +64,7 @@ def decode(pictures: Sequence[Picture], size: tuple[int, int]) -> tuple[Tensor, 
     out = np.empty((n, 3, height, width), dtype=np.uint8)
     # a plain loop: 9 s for 25,000 images of 64x64, and nearly all of it holds the GIL, so threads do not help
     with _bombs_refused():
-        grey = [_into(place, picture, size) for place, picture in zip(out, pictures, strict=True)]
+        grey = [_into(place, picture, size, scale) for place, picture in zip(out, pictures, strict=True)]
     return torch.from_numpy(out), all(grey)
 
 
@@ -69,14 +74,21 @@ def _size(picture: Picture) -> tuple[int, int]:
         return image.size
 
 
-def _into(place: _Array, picture: Picture, size: tuple[int, int]) -> bool:
+def _into(place: _Array, picture: Picture, size: tuple[int, int], scale: int | None) -> bool:
     with _opened(picture) as image:
-        _judge(image, picture, size)
+        _judge(image, picture, image.size if scale else size)
         with _readable(picture):
             shown = image.convert("RGBA") if "transparency" in image.info else image
             rgb = shown if shown.mode == "RGB" else shown.convert("RGB")
-            place[...] = np.asarray(rgb).transpose(2, 0, 1)
+            place[...] = np.asarray(_middle(rgb, size, scale) if scale else rgb).transpose(2, 0, 1)
         return image.mode in _GREY
+
+
+def _middle(image: Image.Image, size: tuple[int, int], scale: int) -> Image.Image:
+    # straight from the part that is kept: scaling all of a picture 1 pixel wide and a million high would be a bomb
+    kept = [min(image.size) * side / scale for side in size]
+    left, top = (max(0.0, (whole - part) / 2) for whole, part in zip(image.size, kept, strict=True))
+    return image.resize(size, Image.Resampling.BILINEAR, box=(left, top, left + kept[0], top + kept[1]))
 
 
 def _judge(image: Image.Image, picture: Picture, size: tuple[int, int]) -> None:
@@ -92,6 +104,9 @@ def _judge(image: Image.Image, picture: Picture, size: tuple[int, int]) -> None:
 
 
 def _opened(picture: Picture) -> Image.Image:
+    bytes_ = len(picture.data) if isinstance(picture.data, bytes) else picture.data.stat().st_size
+    if bytes_ > _FILE:  # a text format could have it read to the end for one pixel
+        raise ValueError(f"{picture.name} has {bytes_} bytes but at most {_FILE} are read; make it smaller")
     with _readable(picture):
         source = BytesIO(picture.data) if isinstance(picture.data, bytes) else picture.data
         return Image.open(source, formats=_FORMATS)

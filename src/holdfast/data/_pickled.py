@@ -1,8 +1,8 @@
 """Pickled batches read without unpickling: a stack machine for lists, dicts, strings, numbers and uint8 arrays.
 
 An unpickler calls whatever a file names. This one calls nothing: the names of numpy's array constructors are
-understood, every other name is refused, and arrays are made here from the bytes that the file holds. Nothing is
-sized by a number in the file, so memory stays near the size of the file.
+understood, every other name is refused, and arrays are made here from the bytes that the file holds, each once. Nothing
+is sized by a number in the file, so memory stays near the size of the file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _run(data: bytes) -> object:
-    machine = _Machine()
+    machine = _Machine(len(data))
     for count, (instruction, argument, _) in enumerate(genops(data)):
         if count > _INSTRUCTIONS:
             raise ValueError(f"it has more than {_INSTRUCTIONS} instructions")
@@ -72,9 +72,10 @@ def _run(data: bytes) -> object:
 
 
 class _Machine:
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.left = size  # bytes that arrays may still hold; a text used by many would be a copy in each
 
     def step(self, name: str, argument: Any) -> None:
         """Carry out one instruction."""
@@ -110,13 +111,20 @@ class _Machine:
             case "STACK_GLOBAL":
                 self.stack.append(_known(" ".join(map(_text, self._pop(2)))))
             case "REDUCE":
-                self.stack.append(_made(*self._pop(2)))
+                self._count(made := _made(*self._pop(2)))
+                self.stack.append(made)
             case "BUILD":
                 _fill(self.stack[-2], self._pop(1)[0])
+                self._count(self.stack[-1])
             case "STOP":
                 pass
             case _:
                 raise ValueError(f"it uses the instruction {name}, which plain batches do not need")
+
+    def _count(self, made: object) -> None:
+        self.left -= made.values.nbytes if isinstance(made, _Array) and made.values is not None else 0
+        if self.left < 0:
+            raise ValueError("its arrays hold more bytes than the file")
 
     def _pop(self, many: int) -> list[Any]:
         if len(self.stack) < many:

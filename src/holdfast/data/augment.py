@@ -20,6 +20,11 @@ def _uniform(x: Tensor, many: int, rng: Rng) -> Tensor:
     return rng.uniform(torch.empty(len(x), many, device=x.device))  # float32 also where x has half precision
 
 
+def _refuse_unless_images(x: Tensor) -> None:
+    if x.ndim != 4:
+        raise ValueError(f"x has shape {tuple(x.shape)} but cropping and flipping need images, (b, channels, h, w)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PadCrop:
     """Pad ``pad`` pixels a side, then cut out a window of the old size at a random place.
@@ -38,6 +43,7 @@ class PadCrop:
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
         """The batch (b, c, h, w), each sample shifted by up to ``pad`` pixels."""
+        _refuse_unless_images(x)
         if self.mode == "reflect" and self.pad >= min(x.shape[-2:]):
             raise ValueError(f"{self.pad} pixels cannot be reflected in images of {tuple(x.shape[-2:])}; pad less")
         padded = F.pad(x, (self.pad,) * 4, mode="constant" if self.mode == "zero" else "reflect")
@@ -57,9 +63,10 @@ class Flip:
             raise ValueError(f"share = {self.share} was given; flip with a probability from 0 to 1")
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        """The batch, some samples mirrored."""
+        """The batch (b, c, h, w), some samples mirrored."""
+        _refuse_unless_images(x)
         flipped = _uniform(x, 1, rng.fork("flip"))[:, 0] < self.share
-        return torch.where(flipped.reshape(-1, *[1] * (x.ndim - 1)), x.flip(-1), x)
+        return torch.where(flipped[:, None, None, None], x.flip(-1), x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,3 +93,18 @@ class Saturation:
         # value and hue stay, so distances from the brightest channel scale; at saturation 1 the darkest channel is 0
         most = bright / (bright - dark).clamp_min(torch.finfo(x.dtype).tiny)
         return (bright - (bright - x) * torch.minimum(factor, most)).clamp_min(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """What is done to every image that training sees, in this order; nothing unless named."""
+
+    pad_crop: PadCrop | None = None
+    flip: Flip | None = None
+    saturation: Saturation | None = None
+
+    def __call__(self, x: Tensor, rng: Rng) -> Tensor:
+        """The batch after all that is named."""
+        for change in (self.pad_crop, self.flip, self.saturation):
+            x = x if change is None else change(x, rng)
+        return x

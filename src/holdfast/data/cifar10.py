@@ -33,8 +33,8 @@ _BINARY = tuple(name for name in _PUBLISHED if name.endswith(".bin"))
 _PYTHON = tuple(name for name in _PUBLISHED if not name.endswith(".bin"))
 _FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10")
 _GET = (
-    "download cifar-10-binary.tar.gz from Alex Krizhevsky's page on CIFAR at the University of Toronto and unpack it "
-    "with: tar -xzf cifar-10-binary.tar.gz -C DIR"
+    "get it from Alex Krizhevsky's page with: "
+    "curl -L https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz | tar -xz -C DIR"
 )
 _PIXELS = 3 * 32 * 32
 _LARGEST = 1 << 26  # bytes of one batch; the published ones have 31 MB

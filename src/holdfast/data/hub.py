@@ -16,6 +16,7 @@ from holdfast.data.split import DataSet, data_set
 TAKES = "NAME@REVISION"
 
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@([0-9a-f]{40})", re.ASCII)
+_SAFE = 4  # the release of datasets that no longer runs scripts
 _IMAGE, _LABEL = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -47,11 +48,18 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
 
 def _library(given: str) -> ModuleType:
     try:
-        return import_module("datasets")
+        library = import_module("datasets")
     except ImportError as error:
         raise ImportError(
             f"hub:{given} needs the package datasets, which is not installed; run: pip install 'holdfast[hub]'"
         ) from error
+    major = str(getattr(library, "__version__", "")).partition(".")[0]
+    if not major.isdecimal() or int(major) < _SAFE:
+        raise ImportError(
+            f"hub:{given} needs datasets {_SAFE} or later, as earlier ones run programs that a data set brings along; "
+            "run: pip install 'holdfast[hub]'"
+        )
+    return library
 
 
 def _adapted(name: str, parts: dict[str, Any], library: ModuleType, valid: float | int, seed: int) -> DataSet:
@@ -77,8 +85,12 @@ def _column(name: str, rows: Any, known: tuple[str, ...]) -> str:
 
 
 def _pictures(name: str, rows: Any, image: str, library: ModuleType) -> list[Picture]:
-    encoded = list(rows.cast_column(image, library.Image(decode=False))[image])
-    pictures = [Picture(f"image {i} of {name}", one["bytes"]) for i, one in enumerate(encoded) if one and one["bytes"]]
+    try:
+        encoded = list(rows.cast_column(image, library.Image(decode=False))[image])
+    except Exception as error:  # a column of numbers, say; the errors are those of the package
+        raise ValueError(f"{name} has a column {image!r} that does not hold images; choose another data set") from error
+    found = [one.get("bytes") if isinstance(one, dict) else None for one in encoded]
+    pictures = [Picture(f"image {i} of {name}", one) for i, one in enumerate(found) if isinstance(one, bytes) and one]
     if len(pictures) < len(encoded):  # a path may lead anywhere, so it is not followed
         raise ValueError(
             f"{name} has {len(encoded) - len(pictures)} images that are not stored inside it; name the commit of its "
@@ -88,6 +100,6 @@ def _pictures(name: str, rows: Any, image: str, library: ModuleType) -> list[Pic
 
 
 def _labels(name: str, labels: list[Any]) -> torch.Tensor:
-    if not all(isinstance(label, int) for label in labels):
-        raise ValueError(f"{name} has labels that are not whole numbers; choose a data set for classification")
+    if not all(isinstance(label, int) and abs(label) < 1 << 63 for label in labels):
+        raise ValueError(f"{name} has labels that are not whole numbers of 64 bits; choose one for classification")
     return torch.tensor(labels, dtype=torch.int64)

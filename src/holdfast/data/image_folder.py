@@ -9,7 +9,7 @@ import torch
 
 from holdfast.data._files import listed, plain_files
 from holdfast.data._images import decode_parts, of_files
-from holdfast.data.split import DataSet, data_set
+from holdfast.data.split import DataSet, EvaluationSet, Split, checked, data_set, spread
 
 TAKES = "PATH"
 
@@ -23,12 +23,32 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     """
     parts = _parts(folder)
     top = parts["train"].parent
-    classes = [path.name for path in listed(parts["train"], top)]
-    labels = {name: label for label, name in enumerate(classes)}
+    labels = _labels(parts["train"], top)
     found = {part: _labelled(place, top, labels) for part, place in parts.items()}
     pixels = decode_parts({part: of_files([path for path, _ in pairs]) for part, pairs in found.items()})
     filled = {part: (pixels[part], torch.tensor([label for _, label in pairs])) for part, pairs in found.items()}
-    return data_set(f"image-folder:{top.name}", filled, classes, valid=valid, seed=seed)
+    return data_set(f"image-folder:{top.name}", filled, list(labels), valid=valid, seed=seed)
+
+
+def load_test(folder: Path | None, *, samples: int | None = None, size: tuple[int, int] | None = None) -> EvaluationSet:
+    """The images of PATH/test (or PATH/val), or of PATH itself if it is a plain folder of classes.
+
+    Classes are those of PATH/train where there is one. Only the ``samples`` that are asked for are decoded.
+    """
+    if folder is None or not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; name a folder of images as image-folder:PATH")
+    here = {path.name: path for path in listed(folder, folder) if path.is_dir()}
+    if "train" in here and not {"test", "val"} & here.keys():
+        raise FileNotFoundError(f"{folder} holds train but neither test nor val; add the images to evaluate on")
+    place = here.get("test") or here.get("val") or folder
+    labels = _labels(here.get("train", place), folder)
+    pairs = _labelled(place, folder, labels)
+    which = spread(len(pairs), samples)
+    paths, y = zip(*(pairs[i] for i in which.tolist()), strict=True)
+    x = decode_parts({"test": of_files(paths)}, size)["test"]
+    name = f"image-folder:{folder.name}"
+    split = checked(x, torch.tensor(y), classes=len(labels), part=f"{name} test")
+    return EvaluationSet(name, Split(split.x, split.y, which), tuple(labels))
 
 
 def _parts(folder: Path | None) -> dict[str, Path]:
@@ -41,6 +61,10 @@ def _parts(folder: Path | None) -> dict[str, Path]:
         )
     held = {"valid": here["val"]} if {"test", "val"} <= here.keys() else {}
     return {"train": here["train"], "test": test, **held}
+
+
+def _labels(place: Path, top: Path) -> dict[str, int]:
+    return {path.name: label for label, path in enumerate(listed(place, top))}
 
 
 def _labelled(place: Path, top: Path, labels: Mapping[str, int]) -> list[tuple[Path, int]]:

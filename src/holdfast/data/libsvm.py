@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ _PAIR = re.compile(rb"\d{1,9}:" + _NUMBER)
 _LINE = re.compile(_LABEL.pattern + rb"(?:[ \t]+" + _PAIR.pattern + rb")*")
 _VALUES = 1 << 27  # of one part, after absent values are filled in with zeros; 1 GiB
 _LARGEST = 1 << 31  # bytes of text
+_LINE_BYTES, _LINES = 1 << 24, 1 << 24  # parsed, a line takes ten times its bytes; kept, a short one does
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
@@ -36,7 +39,11 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     width = max(train.width, test.width)
     x_train, x_test = train.dense(width), test.dense(width)
     low, high = x_train.min(axis=0), x_train.max(axis=0)
-    span = np.where(high > low, high - low, 1)  # a constant feature becomes 0
+    with np.errstate(over="ignore"):
+        span = np.where(high > low, high - low, 1)  # a constant feature becomes 0
+    if not np.isfinite(span).all():
+        which = int(np.argmin(np.isfinite(span))) + 1
+        raise ValueError(f"{train_path} has values of feature {which} farther apart than the largest float; repair it")
     classes = np.unique(train.y)
     parts = {
         part: (
@@ -59,36 +66,52 @@ def _paths(folder: Path | None) -> tuple[Path, Path]:
     return train, test
 
 
+def _floats() -> array[float]:
+    return array("d")
+
+
+def _whole() -> array[int]:
+    return array("q")
+
+
 @dataclass(frozen=True, eq=False)
 class _Text:
-    """What one file holds: a label, the indices from 0 and the values of each line, and the numbers of the lines."""
+    """What one file holds: the labels, the indices from 0 and values of all lines one after another, where each line
+    ends among them, and the numbers of the lines. Flat: an object for each line would take ten times the memory."""
 
     path: Path
-    y: _Array
-    rows: list[tuple[_Array, _Array]]
-    lines: list[int]
+    labels: array[float] = field(default_factory=_floats)
+    index: array[int] = field(default_factory=_whole)
+    values: array[float] = field(default_factory=_floats)
+    ends: array[int] = field(default_factory=_whole)
+    lines: array[int] = field(default_factory=_whole)
+
+    @property
+    def y(self) -> _Array:
+        """The labels."""
+        return np.array(self.labels)
 
     @property
     def width(self) -> int:
         """The largest index."""
-        return max((int(index[-1]) + 1 for index, _ in self.rows if len(index)), default=0)
+        return max(self.index, default=-1) + 1
 
     def dense(self, width: int) -> _Array:
         """The values as a table, zeros where none is given."""
-        if not 0 < len(self.rows) * width <= _VALUES:
+        if not 0 < len(self.lines) * width <= _VALUES:
             raise ValueError(
-                f"{self.path} has {len(self.rows)} lines and {width} features but 1 to {_VALUES} values are held in "
+                f"{self.path} has {len(self.lines)} lines and {width} features but 1 to {_VALUES} values are held in "
                 "memory; give a smaller set"
             )
-        table = np.zeros((len(self.rows), width))
-        for row, (index, values) in zip(table, self.rows, strict=True):
-            row[index.astype(np.int64)] = values
+        table = np.zeros((len(self.lines), width))
+        rows = np.repeat(np.arange(len(self.lines)), np.diff(np.array(self.ends), prepend=0))
+        table[rows, np.array(self.index)] = np.array(self.values)
         return table
 
     def encoded(self, classes: _Array) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The position of each label among the classes."""
         known = set(classes.tolist())
-        for label, line in zip(self.y.tolist(), self.lines, strict=True):
+        for label, line in zip(self.labels, self.lines, strict=True):
             if label not in known:
                 raise ValueError(f"line {line} of {self.path} has the label {label:.0f}, which no training line has")
         return np.searchsorted(classes, self.y).astype(np.int64)
@@ -97,16 +120,29 @@ class _Text:
 def _read(path: Path) -> _Text:
     if path.stat().st_size > _LARGEST:
         raise ValueError(f"{path} has {path.stat().st_size} bytes but at most {_LARGEST} are read; give a smaller set")
-    labels, rows, lines = [], [], []
+    held = _Text(path)
+    for number, line in _lines(path):
+        text = line.partition(b"#")[0].strip()
+        if text:
+            numbers = _numbers(text, f"line {number} of {path}")
+            held.labels.append(numbers[0])
+            held.index.extend((numbers[1::2] - 1).astype(np.int64).tolist())
+            held.values.extend(numbers[2::2].tolist())
+            held.ends.append(len(held.values))
+            held.lines.append(number)
+    return held
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            text = line.partition(b"#")[0].strip()
-            if text:
-                numbers = _numbers(text, f"line {number} of {path}")
-                labels.append(numbers[0])
-                rows.append((numbers[1::2] - 1, numbers[2::2]))
-                lines.append(number)
-    return _Text(path, np.array(labels), rows, lines)
+        for number in range(1, _LINES + 1):
+            line = stream.readline(_LINE_BYTES + 1)
+            if len(line) > _LINE_BYTES:
+                raise ValueError(f"line {number} of {path} has more than {_LINE_BYTES} bytes; give a smaller set")
+            if not line:
+                return
+            yield number, line
+        raise ValueError(f"{path} has {_LINES} lines or more; give a smaller set")
 
 
 def _numbers(text: bytes, where: str) -> _Array:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.data.split import DataSet, data_set
+from holdfast.data.split import DataSet, EvaluationSet, checked, data_set
 
 TAKES = "PATH"
 
 _Array = np.ndarray[Any, np.dtype[Any]]
-_NEEDED = ("x_train", "y_train", "x_test", "y_test")
-_VALID = ("x_valid", "y_valid")
+_TRAIN, _TEST, _VALID = ("x_train", "y_train"), ("x_test", "y_test"), ("x_valid", "y_valid")
+_BYTES = 1 << 33  # of all arrays: they are held in memory, and a few MB of zip can promise far more
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
@@ -24,36 +27,77 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     A validation part in the file is used as it is, else ``valid`` is held out of train. Nothing is published, so
     ``verify`` is moot.
     """
-    if folder is None or not folder.is_file():
-        raise FileNotFoundError(f"there is no .npz file at {folder}; name one as npz:PATH")
-    raw = _read(folder)
-    classes = len(np.unique(raw["y_train"]))  # so a gap in the labels is a label out of range
-    arrays = {name: _tensor(folder, name, array) for name, array in raw.items()}
+    path = _there(folder)
+    arrays = _read(path, (*_TRAIN, *_TEST), _VALID)
+    classes = _classes(arrays["y_train"])
     parts = {
         part: (arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "valid", "test") if f"x_{part}" in arrays
     }
-    return data_set(f"npz:{folder.name}", parts, tuple(map(str, range(classes))), valid=valid, seed=seed)
+    return data_set(f"npz:{path.name}", parts, classes, valid=valid, seed=seed)
 
 
-def _read(path: Path) -> dict[str, _Array]:
+def load_test(folder: Path | None, *, samples: int | None = None) -> EvaluationSet:
+    """The arrays x_test and y_test of the .npz file at ``folder``; classes are known where it holds y_train too."""
+    path = _there(folder)
+    arrays = _read(path, _TEST, ("y_train",))
+    known = _classes(arrays["y_train"]) if "y_train" in arrays else None
+    x, y = arrays["x_test"], arrays["y_test"]
+    most = 1 << 62 if known is None else len(known)  # whoever has the model knows how many classes there are
+    split = checked(x, y, classes=most, part=f"npz:{path.name} test")
+    return EvaluationSet(f"npz:{path.name}", split.spread(samples), known)
+
+
+def _classes(y: Tensor) -> tuple[str, ...]:
+    return tuple(map(str, range(len(torch.unique(y)))))  # so a gap in the labels is a label out of range
+
+
+def _there(folder: Path | None) -> Path:
+    if folder is None or not folder.is_file():
+        raise FileNotFoundError(f"there is no .npz file at {folder}; name one as npz:PATH")
+    return folder
+
+
+def _read(path: Path, needed: Sequence[str], beside: Sequence[str]) -> dict[str, Tensor]:
+    """The arrays that are needed, and all of ``beside`` or none of them."""
     try:
-        held = _arrays(path)
+        held = _arrays(path, (*needed, *beside))
     except Exception as error:  # a hostile file can raise nearly anything inside numpy and zipfile
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read as plain arrays ({reason}); save it with numpy.savez") from error
-    missing = [name for name in _NEEDED + (_VALID if set(_VALID) & set(held) else ()) if name not in held]
+    missing = [name for name in (*needed, *(beside if set(beside) & set(held) else ())) if name not in held]
     if missing:
         has = ", ".join(held) or "none that are known"
         raise ValueError(f"{path} lacks {', '.join(missing)} and has {has}; save all of them with numpy.savez")
-    return held
+    return {name: _tensor(path, name, array) for name, array in held.items()}
 
 
-def _arrays(path: Path) -> dict[str, _Array]:
+def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, _Array]:
     with path.open("rb") as stream:  # opened here: numpy leaves a damaged file open
-        file = np.load(stream, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
+        if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("it holds a single array without a name")
-        return {name: file[name] for name in _NEEDED + _VALID if name in file.files}
+        with zipfile.ZipFile(stream) as archive:
+            here = {name: member for member in archive.infolist() if (name := _name(member)) in wanted}
+            promised = sum(member.file_size for member in here.values())
+            if promised > _BYTES:
+                raise ValueError(f"it unpacks to {promised} bytes but at most {_BYTES} are held in memory")
+            return {name: _array(archive, here[name]) for name in wanted if name in here}
+
+
+def _name(member: zipfile.ZipInfo) -> str:
+    return member.filename.removesuffix(".npy") if member.filename.endswith(".npy") else ""
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:
+    """One array; what its header promises is held against the archive before memory is reserved for it."""
+    formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with archive.open(member) as stream:
+        shape, _, kind = formats[np.lib.format.read_magic(stream)](stream)
+        body = member.file_size - stream.tell()
+        if not kind.hasobject and prod(shape) * kind.itemsize != body:
+            raise ValueError(f"{member.filename} promises {prod(shape) * kind.itemsize} bytes but holds {body}")
+    with archive.open(member) as stream:
+        found: _Array = np.lib.format.read_array(stream, allow_pickle=False)
+        return found
 
 
 def _tensor(path: Path, name: str, array: _Array) -> Tensor:

@@ -39,6 +39,25 @@ class Split:
         """The samples at these positions as a split of their own; they keep their index."""
         return Split(self.x[which], self.y[which], self.index[which])
 
+    def spread(self, many: int | None) -> Split:
+        """So many samples spread evenly over the split, or all of them."""
+        return self if many is None or many >= len(self) else self.take(spread(len(self), many))
+
+
+def spread(n: int, many: int | None) -> Tensor:
+    """So many positions of n, or all of them, spread evenly: MNIST's first half is not like its second."""
+    kept = n if many is None else min(n, many)
+    return torch.arange(kept) * n // max(kept, 1)
+
+
+def digest_of(*values: Tensor) -> str:
+    """SHA-256 of tensors, their types and their shapes."""
+    digest = sha256()
+    for tensor in values:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -70,11 +89,21 @@ class DataSet:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the test and train samples: records made from other bytes are stale."""
-        digest = sha256()
-        for values in (self.test.x, self.test.y, self.train.x, self.train.y):
-            digest.update(f"{values.dtype}{tuple(values.shape)}".encode())
-            digest.update(values.contiguous().numpy().data)
-        return digest.hexdigest()
+        return digest_of(self.test.x, self.test.y, self.train.x, self.train.y)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSet:
+    """Test samples without training samples, for a model that is there already; ``classes`` None: not known."""
+
+    name: str
+    test: Split
+    classes: tuple[str, ...] | None
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the samples and their positions."""
+        return digest_of(self.test.x, self.test.y, self.test.index)
 
 
 def checked(x: Tensor, y: Tensor, *, classes: int, part: str) -> Split:

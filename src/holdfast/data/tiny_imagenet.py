@@ -16,7 +16,10 @@ from holdfast.data.split import DataSet, data_set
 _NAME, _SIZE = "tiny-imagenet-200", (64, 64)
 _ENTRIES = ("wnids.txt", "train", "val/images", "val/val_annotations.txt")
 _FOLDERS = (_NAME, "tiny-imagenet")
-_GET = f"download {_NAME}.zip from Stanford's course CS231n and unpack it with: unzip {_NAME}.zip -d DIR"
+_GET = (
+    f"get it from Stanford's course CS231n with: curl -LO http://cs231n.stanford.edu/{_NAME}.zip, "
+    f"then unzip {_NAME}.zip -d DIR"
+)
 _WNID = re.compile(r"n\d{8}")
 _TEXT = 1 << 25  # bytes; words.txt, the longest, has 3 MB
 _COUNTS = {"training": 500, "test": 50}
@@ -55,12 +58,12 @@ def _present(top: Path) -> list[str]:
 
 
 def _wnids(top: Path) -> list[str]:
-    known = []
+    known: dict[str, None] = {}  # in order, and found at once: a long file must not take the square of its length
     for where, line in _lines(top / "wnids.txt"):
         if not _WNID.fullmatch(line) or line in known:  # so it cannot name another folder
             raise ValueError(f"{where} has {line[:80]!r} where a class such as n02124075, once, is allowed")
-        known.append(line)
-    return known
+        known[line] = None
+    return list(known)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -37,9 +37,11 @@ class PerImage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
         least = 1 / (255**2 * flat.shape[1])
-        # the floor is under the root: the root's infinite slope at 0 would make a constant image's gradient NaN
-        std = flat.var(1, correction=0, keepdim=True).clamp_min(least).sqrt()
-        return ((flat - flat.mean(1, keepdim=True)) / std).reshape(x.shape)
+        centred = flat - flat.mean(1, keepdim=True)
+        # not torch's var, which warns where no sample is left to attack; the floor is under the root, whose infinite
+        # slope at 0 would make a constant image's gradient NaN
+        std = centred.square().mean(1, keepdim=True).clamp_min(least).sqrt()
+        return (centred / std).reshape(x.shape)
 
 
 class Classifier(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Model, Outputs
 from holdfast.models import folding
+from holdfast.models.arithmetic import chosen
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -47,15 +48,39 @@ def crafting(model: nn.Module, rng: Rng) -> Iterator[Model]:
     """The frozen model in its fastest sound form, for crafting only: the judge asks the model itself."""
     model = unwrapped(model)
     with frozen(model, rng) as view:
-        fast = folding.folded(model)
+        fast = _fastest(model)
         yield view if isinstance(fast, str) else _Fast(model, view, fast)
 
 
+def _fastest(model: nn.Module) -> folding.Folded | str:
+    """Lower precision where it is chosen and possible, else folded, else the reason why not."""
+    kinds = {(p.dtype, p.device) for p in model.parameters()}
+    if len(kinds) == 1:
+        dtype, device = kinds.pop()
+        if dtype == torch.float32 and chosen(device) == torch.bfloat16:
+            lowered = folding.folded(model, torch.bfloat16)
+            if not isinstance(lowered, str):
+                return lowered
+    return folding.folded(model)
+
+
 def described(model: nn.Module) -> dict[str, bool | str]:
-    """How attacks see this model, for the records: folded or not, and why not."""
+    """How attacks see this model, for the records: folded or not, and why not, and the arithmetic."""
     model = unwrapped(model)
-    fast = "folded, it gives other outputs" if model in _differed else folding.folded(model)
-    return {"folded": False, "reason": fast} if isinstance(fast, str) else {"folded": True}
+    fast = "folded, it gives other outputs" if model in _differed else _fastest(model)
+    own = next((str(p.dtype) for p in model.parameters()), "float32").removeprefix("torch.")
+    if isinstance(fast, str):
+        return {"folded": False, "reason": fast, "arithmetic": own}
+    return {"folded": True, "arithmetic": own if fast.exact else "bfloat16"}
+
+
+def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor) -> Tensor:
+    """(b,) who is fooled, asked again with full precision where the view computes with less."""
+    if not isinstance(view, _Fast) or view.exact or not fooled.any():
+        return fooled
+    sure = fooled.clone()
+    sure[fooled] = view.precisely(x[fooled]).argmax(1) != y[fooled]
+    return sure
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -76,20 +101,31 @@ class _Fast:
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
         """Features and logits of one pass."""
-        if not self._checked and len(x):
-            self._check(x.detach()[:_CHECKED])
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        return Outputs(x, *self._fast(x))
+        out = Outputs(x, *self._fast(x))
+        if self._checked or not len(x) or self._sound(out):
+            return out
+        # for this use alone: what is decided anew each time does not depend on whether the run was ever stopped
+        _differed.add(self._model)
+        self._fast = None
+        return self._view.outputs(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits."""
         return self.outputs(x).logits
 
+    @property
+    def exact(self) -> bool:
+        """Whether outputs have the precision of the model itself."""
+        return self._fast is None or self._fast.exact
+
     @torch.no_grad()
-    def _check(self, x: Tensor) -> None:
+    def precisely(self, x: Tensor) -> Tensor:
+        """Logits as the model itself gives them."""
+        return self._view.outputs(x).logits
+
+    @torch.no_grad()
+    def _sound(self, out: Outputs) -> bool:
         self._checked = True
-        if self._fast is not None and not folding.agree(self._fast(x)[1], self._view.outputs(x).logits):
-            # for this use alone: what is decided anew each time does not depend on whether the run was ever stopped
-            _differed.add(self._model)
-            self._fast = None
+        return folding.agree(out.logits[:_CHECKED], self.precisely(out.x[:_CHECKED]), self.exact)

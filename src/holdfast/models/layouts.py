@@ -4,12 +4,22 @@ import re
 from collections.abc import Mapping
 from math import isqrt
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from holdfast.models.weights import bare_names, some
+from holdfast.models.classifier import Classifier, Normalize, PerImage
+from holdfast.models.encoders.madry_cnn import MadryCNN
+from holdfast.models.encoders.wrn import WRN
+from holdfast.models.heads.hypersphere import Hypersphere
+from holdfast.models.weights import bare_names, load_into, matched, some
+
+LAYOUTS = ("trades", "he", "madry", "madry-mnist")
+"""What :func:`published` knows."""
 
 _TRADES_UNIT = {"bn1": "opening.0", "conv1": "body.0", "bn2": "body.1", "conv2": "body.3", "convShortcut": "shortcut"}
 _TRADES_ENDS = {"conv1": "encoder.stem", "bn1": "encoder.closing.0", "fc": "head"}
+
+_HE_MEAN, _HE_STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 _MADRY_UNIT = {
     "shared_activation/BatchNorm": "opening.0",
@@ -29,8 +39,36 @@ _MADRY_LEAVES = {
 }
 
 
+def published(layout: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> Classifier:
+    """The classifier of a published checkpoint with its weights; depth, width and classes are read off them."""
+    mappings = {"trades": from_trades, "he": from_he, "madry": from_madry, "madry-mnist": from_madry_mnist}
+    mapped = mappings[layout](state)
+    head = mapped.get("head.weight")
+    if head is None or head.ndim != 2:
+        raise ValueError(f"the weights have no output layer as the layout {layout!r} has; give its checkpoint")
+    units = {name.split(".")[3] for name in mapped if name.startswith("encoder.stages.0.")}
+    with torch.device("meta"):  # without memory: a few wide tensors must not have a huge network built
+        matched(_empty(layout, shape, head, len(units)), mapped)
+    model = _empty(layout, shape, head, len(units))
+    load_into(model, mapped)
+    return model
+
+
+def _empty(layout: str, shape: tuple[int, ...], head: Tensor, units: int) -> Classifier:
+    classes, width = head.shape
+    if layout == "madry-mnist":
+        return Classifier(MadryCNN(shape, width=width), nn.Linear(width, classes))
+    if layout == "madry":
+        encoder = WRN(shape, width=width, depth=6 * units + 4, form="madry")
+        return Classifier(encoder, nn.Linear(width, classes), PerImage())
+    encoder = WRN(shape, width=width, depth=6 * units + 4)
+    if layout == "he":
+        return Classifier(encoder, Hypersphere(width, classes), Normalize(_HE_MEAN, _HE_STD))
+    return Classifier(encoder, nn.Linear(width, classes))
+
+
 def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The WRN layout of TRADES and of hypersphere embedding, for ``Classifier(WRN(shape), Linear(640, 10))``.
+    """The WRN layout of TRADES, for ``Classifier(WRN(shape), Linear(640, 10))``.
 
     ::
 
@@ -40,10 +78,20 @@ def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         block<i>.layer.<j>.convShortcut    encoder.stages.<i-1>.<j>.shortcut
         sub_block1                         left out: stored in these files but never used
 
-    TRADES has no normalization. Hypersphere embedding has no ``fc.bias``: its head is ``Hypersphere(640, 10)``.
+    TRADES has no normalization.
     """
     used = {name: tensor for name, tensor in bare_names(state).items() if not name.startswith("sub_block1.")}
     return {_trades_name(name): tensor for name, tensor in used.items()}
+
+
+def from_he(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The WRN layout of hypersphere embedding, for ``Classifier(WRN(shape), Hypersphere(640, 10), Normalize(...))``.
+
+    Names are those of TRADES without ``fc.bias``; the mean and deviation that its forward pass subtracts and divides
+    by are constants of its code, put in here. Its network gives cosines, ours ``scale`` times as much.
+    """
+    mean, std = (torch.tensor(values)[:, None, None] for values in (_HE_MEAN, _HE_STD))
+    return {**from_trades(state), "normalize.mean": mean, "normalize.std": std}
 
 
 def from_madry(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

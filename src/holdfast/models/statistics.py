@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -52,11 +51,16 @@ def reusing(notes: list[Noted]) -> Iterator[None]:
     try:
         for note in notes:
             note.norm.running_mean, note.norm.running_var = note.mean.detach(), note.variance.detach()
-        with _forwards({note.norm: partial(_normalized, note) for note in notes}):
+        with _forwards({note.norm: _reused(note) for note in notes}):
             yield
     finally:
         for norm, mean, variance in kept:
             norm.running_mean, norm.running_var = mean, variance
+
+
+def _reused(note: Noted) -> Callable[[Tensor], Tensor]:
+    # a function, not a partial: folding copies the model, and the note's tensors, which carry gradients, refuse that
+    return lambda x: _normalized(note, x)
 
 
 @contextmanager

@@ -4,8 +4,10 @@ import re
 import warnings
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import TypeGuard
+from pickletools import genops
+from typing import IO, TypeGuard
 
 import torch
 from safetensors.torch import load_file
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 from holdfast.models.classifier import Normalize
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net")
+_GROWING = ("bytearray", "encode")  # torch calls these: the one makes memory out of a number, the other copies
+_PICKLES = 5  # at the start of a file of torch before 1.6: number, version, system, weights, order of their bytes
 _WRAPPERS = ("module.", "model.", "_orig_mod.")  # DataParallel, a class around the network, torch.compile
 
 
@@ -42,6 +46,13 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[st
     what maps to None is left out. What is not learned may be missing: the constants of a :class:`Normalize` and
     batch norm's count of batches.
     """
+    module.load_state_dict(module.state_dict() | matched(module, state, rename))
+
+
+def matched(
+    module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[str, str | None] | None = None
+) -> dict[str, Tensor]:
+    """The weights under the names of the model, which is not changed; what does not fit is refused."""
     own, given = module.state_dict(), _renamed(state, rename or {})
     optional = _optional(module, own)
     ours, theirs = _by_bare_name(own, optional), _by_bare_name(given, optional)
@@ -53,7 +64,7 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[st
     if any(wrong.values()):
         what = "; ".join(f"{word}: {some(names)}" for word, names in wrong.items() if names)
         raise ValueError(f"the weights do not fit the model ({what}), so rename them or build the model they belong to")
-    module.load_state_dict(own | both)
+    return both
 
 
 def bare_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -71,7 +82,7 @@ def _read(path: Path) -> object:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        _refuse_inflation(path)
+        _refuse_bombs(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of archives that it then refuses
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -84,12 +95,41 @@ def _read(path: Path) -> object:
         ) from None
 
 
-def _refuse_inflation(path: Path) -> None:
-    """torch stores weights uncompressed but would inflate them: a small file could fill the memory."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
-                raise ValueError("the archive is larger inside than outside")
+def _refuse_bombs(path: Path) -> None:
+    """A small file could fill the memory: by members that inflate, or by pickles that torch runs without harm else."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":  # how torch itself decides
+            file.seek(0)
+            for _ in range(_PICKLES):
+                _refuse_growth(file)
+            return
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        file.seek(-22, 2)
+        if file.read(4) != b"PK\x05\x06":  # else torch might find another list of members than zipfile does
+            raise ValueError("something follows the archive")
+        if sum(member.file_size for member in members) > path.stat().st_size:  # torch stores weights as they are
+            raise ValueError("the archive is larger inside than outside")
+        for member in members:
+            if member.filename.lower().endswith(".pkl"):  # torch finds a member whatever the case of its name
+                _refuse_growth(BytesIO(archive.read(member)))
+
+
+def _refuse_growth(stream: IO[bytes]) -> None:
+    """Refuse a pickle that calls what makes memory, or that calls or builds again and again from what it remembers."""
+    before = ["", "", ""]
+    for instruction, argument, _ in genops(stream):
+        name = instruction.name
+        if name == "GLOBAL" and str(argument).rpartition(" ")[2] in _GROWING:
+            raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
+        remembered = before[-1].endswith("GET") or (before[-1] == "TUPLE1" and before[-2].endswith("GET"))
+        remembered |= before[0] == "MARK" and before[1].endswith("GET") and before[2] == "TUPLE"
+        if name in ("REDUCE", "NEWOBJ") and (remembered or "TUPLE" not in before[-1]):
+            raise ValueError("a call that is given what was remembered")
+        if name == "BUILD" and remembered:
+            raise ValueError("a state that was remembered")
+        if "PUT" not in name and name != "MEMOIZE":
+            before = [*before[1:], name]
 
 
 def _unpacked(found: object) -> Mapping[object, object]:
@@ -100,7 +140,10 @@ def _unpacked(found: object) -> Mapping[object, object]:
 
 
 def _plain(value: object) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+    """Whether a tensor has all its numbers: it lies on no device without memory and spans no more than was stored."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
+        return False
+    return value.device.type == "cpu" and value.nbytes <= value.untyped_storage().nbytes()
 
 
 def _by_bare_name(names: Iterable[str], optional: Collection[str]) -> dict[str, str]:

@@ -11,11 +11,14 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from holdfast import data
 from holdfast.contracts import Batch, Method, Needs
 from holdfast.data import DataSet, Order, Pool, Positives, Split
+from holdfast.data.augment import Augment
 from holdfast.models.classifier import Classifier, Normalize, PerImage
 from holdfast.rng import Rng
 from holdfast.run import find
 from holdfast.run.config import DataPlan, OptimizerPlan
 from holdfast.run.model import ModelPlan
+
+_NO_AUGMENT = Augment()
 
 
 def load_data(plan: DataPlan, folder: Path | None) -> DataSet:
@@ -58,28 +61,38 @@ def build_optimizer(plan: OptimizerPlan, model: nn.Module, method: Method) -> Op
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if plan.name == "sgd":
-        return SGD(groups, lr=plan.lr, momentum=plan.momentum)
-    return (Adam if plan.name == "adam" else AdamW)(groups, lr=plan.lr)
+        return SGD(groups, lr=plan.lr, momentum=plan.momentum, fused=True)
+    return (Adam if plan.name == "adam" else AdamW)(groups, lr=plan.lr, fused=True)
 
 
 class Batches:
-    """The batches of a training run, with the positives and the pool that the method needs."""
+    """The batches of a training run, augmented, with the positives and the pool that the method needs."""
 
-    def __init__(self, split: Split, size: int, needs: Needs, seed: int, device: torch.device) -> None:
-        self.split, self.device = split, device
+    def __init__(
+        self, split: Split, size: int, needs: Needs, seed: int, device: torch.device, augment: Augment = _NO_AUGMENT
+    ) -> None:
+        self.split, self.device, self.augment = split, device, augment
         self.order = Order(len(split), size, seed)
         self.positives = Positives(split.y, seed) if needs.positive else None
         self.pool = Pool(len(split), needs.pool, seed) if needs.pool else None
+        self.rng = Rng(seed).fork("augment")
+        self._take("batch", 0, torch.arange(1))  # augmentation that does not fit the data is refused here
 
     def batch(self, step: int, which: Tensor) -> Batch:
-        """The batch of these positions; ``step`` decides its pool."""
-        batch = self.split.batch(which, self.device)
+        """The batch of these positions; ``step`` decides its pool and how its images are augmented."""
+        batch = self._take("batch", step, which)
         positive = pool = None
         if self.positives is not None:
-            positive = self.split.batch(self.positives.draw(self.split.y[which], which), self.device).x
+            positive = self._take("positive", step, self.positives.draw(self.split.y[which], which)).x
         if self.pool is not None:
-            pool = self.split.batch(self.pool.draw(step), self.device)
+            pool = self._take("pool", step, self.pool.draw(step))
         return Batch(batch.x, batch.y, batch.index, positive, pool)
+
+    def _take(self, role: str, step: int, which: Tensor) -> Batch:
+        """Samples as they are seen in this role at this step; keyed by sample, so their neighbours change nothing."""
+        batch = self.split.batch(which, self.device)
+        x = self.augment(batch.x, self.rng.fork(role).fork(step).at(batch.index))
+        return Batch(x, batch.y, batch.index)
 
     def state(self) -> dict[str, Tensor]:
         """The sampler's memory as tensors."""

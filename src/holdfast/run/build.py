@@ -103,10 +103,12 @@ def _divided(value: Any) -> Any:
 
 
 def build_threat(value: Any, where: str) -> Threat:
-    """A threat from ``"linf:8/255"`` or from a table with norm and eps."""
+    """A threat from ``"linf:8/255"``, with the box as in ``"linf:8/255:0:1"``, or from a table with norm and eps."""
     if isinstance(value, str):
-        norm, _, eps = value.partition(":")
-        value = {"norm": norm, "eps": eps}
+        parts = value.split(":")
+        if len(parts) not in (2, 4):
+            raise ValueError(f"{where} is {value!r} but has the form norm:eps or norm:eps:low:high, e.g. linf:8/255")
+        value = dict(zip(("norm", "eps", "low", "high"), parts, strict=False))
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} must be a table or a text such as 'linf:8/255' but is {value!r}")
     name, numbers = str(value.get("norm", "")).lower(), {k: v for k, v in value.items() if k != "norm"}

@@ -41,7 +41,7 @@ def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         if seal != _seal(tensors, text):
             raise ValueError("its content does not match its checksum")
         return tensors, json.loads(text)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and run again") from None
 
 

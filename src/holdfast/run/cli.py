@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,24 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.run import config, find, toml
+from holdfast.run.options import (
+    Against,
+    Attacks,
+    Changes,
+    Data,
+    DataDir,
+    Device,
+    Mean,
+    Method,
+    Model,
+    Out,
+    Recipe,
+    Samples,
+    Seed,
+    Size,
+    Std,
+    Weights,
+)
 from holdfast.run.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,18 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted (run again to go on).",
 )
-
-Recipe = Annotated[str, typer.Argument(help="A recipe name (`holdfast list recipes`) or the path of a .toml file.")]
-Changes = Annotated[
-    list[str], typer.Option("--set", help="Change a recipe key, e.g. --set train.epochs=3 --set threat.eps=8/255.")
-]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for results; default runs/<recipe name>.")]
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder of data files; default: the variable HOLDFAST_DATA.")
-]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]
 
 
 @app.callback()
@@ -105,22 +111,69 @@ def train(
 
 @app.command()
 def evaluate(
-    recipe: Recipe,
+    recipe: Annotated[str | None, typer.Argument(help="A recipe name or the path of a .toml file.")] = None,
     method: Method = None,
-    seed: Seed = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Only this seed of the recipe; with --model, the seed of the attacks.")
+    ] = None,
     out: Out = None,
     data_dir: DataDir = None,
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
+    model: Model = None,
+    weights: Weights = None,
+    data: Data = None,
+    size: Size = None,
+    mean: Mean = None,
+    std: Std = None,
+    threat: Against = None,
+    attack: Attacks = [],  # noqa: B006
+    samples: Samples = None,
 ) -> None:
-    """Attack trained models and write records; attacks and samples already done are not repeated."""
-    plan = config.load(recipe, changes)
+    """Attack trained models and write records; attacks and samples already done are not repeated.
+
+    Your own model needs no recipe:
+
+    holdfast evaluate --model nets:build --weights best.pt --data imagefolder:photos --threat linf:8/255
+    """
+    asked: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
+    asked |= {"threat": threat, "attack": attack, "samples": samples}
+    _check_subject(recipe, model, {"method": method, "set": changes}, asked)
+    if model is not None:
+        _evaluate_own(model, asked | {"seed": seed}, out, data_dir, device)
+        return
+    plan = config.load(str(recipe), changes)
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
         for name, number in shop.chosen(method, seed):
             shop.evaluate(name, number)
     _print_table(plan, shop.out)
     print(f"records: {shop.out}")
+
+
+def _check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
+    """Refuse options that belong to the other of the two things that can be evaluated."""
+    if recipe is not None and model is not None:
+        raise ValueError(f"the recipe {recipe!r} and --model {model} were given but one is evaluated; leave one out")
+    if recipe is None and model is None:
+        raise ValueError(
+            "name a recipe, or your own model, e.g. --model nets:build --data npz:my.npz --threat linf:0.1"
+        )
+    options, other = (of_model, "--model") if model is None else (of_recipe, "a recipe")
+    if given := [f"--{name}" for name, value in options.items() if value not in (None, [])]:
+        raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))
+
+
+def _evaluate_own(model: str, asked: dict[str, Any], out: Path | None, data_dir: Path | None, device: str) -> None:
+    from holdfast.report.text import text_table
+    from holdfast.run import own
+
+    plan = own.read(model, **asked)
+    with Progress() as progress:
+        place = Path("runs") / plan.name if out is None else out
+        records, page = own.evaluate_own(plan, place, data_dir, device, progress.tell)
+    print(text_table(own.study_of(plan, records)))
+    print(f"report: {page}")
 
 
 @app.command()
@@ -177,9 +230,9 @@ def report(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="attacks, methods, models, heads, data or recipes.")],
+    kind: Annotated[str, typer.Argument(help="attacks, methods, models, heads, data or recipes.")] = "recipes",
 ) -> None:
-    """What recipes can name, with a sentence on each."""
+    """What recipes can name, with a sentence on each; the recipes themselves where nothing is asked."""
     kinds: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "attacks": lambda: _classes("attack"),
         "methods": lambda: _classes("method"),
@@ -256,4 +309,7 @@ def _fail(error: Exception, code: int) -> None:
 
 
 def _say(sentence: str) -> None:
-    print(f"holdfast: {sentence}", file=sys.stderr)
+    shown = "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in sentence
+    )  # a file's name may be hostile
+    print(f"holdfast: {shown}", file=sys.stderr)

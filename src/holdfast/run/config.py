@@ -1,8 +1,7 @@
 """A recipe: everything a study needs, as TOML validated into frozen dataclasses."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import cos, inf, pi
 from typing import Any, Literal, cast
 
@@ -10,13 +9,13 @@ from torch import nn
 
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
+from holdfast.data.augment import Augment
 from holdfast.geometry import Threat
-from holdfast.run import find, source
+from holdfast.models.arithmetic import Arithmetic
+from holdfast.run import checks, find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 from holdfast.run.model import ModelPlan as ModelPlan
 from holdfast.run.model import read_model
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +63,7 @@ class TrainPlan:
     batch: int = 50
     optimizer: OptimizerPlan = OptimizerPlan()
     schedule: SchedulePlan = SchedulePlan()
+    augment: Augment = field(default_factory=Augment)  # of the images of a step: the batch, its positives, its pool
     select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
     init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
     validate_samples: int = 1000
@@ -134,6 +134,8 @@ class Recipe:
     attacks: Mapping[str, Attack | TransferPlan]
     evaluate: EvaluatePlan
     threads: int | None = None  # cores torch may use; small models are faster on one
+    arithmetic: Arithmetic = "auto"  # the numbers attacks compute with; judging is always float32
+    awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks not written yet: they can be shown, not run
 
     def model_of(self, method: str) -> ModelPlan:
         """The model that a method trains."""
@@ -148,6 +150,7 @@ class Recipe:
         for name, attack in self.attacks.items():
             if isinstance(attack, TransferPlan):
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
+        table["attacks"].update(table.pop("awaited"))
         return table
 
 
@@ -172,7 +175,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 def read(table: Table, where: str = "recipe") -> Recipe:
     """A recipe from its table."""
     known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
-    known |= {"methods", "validate", "attacks", "evaluate", "threads"}
+    known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic"}
     for key in table:
         if key not in known:
             raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
@@ -180,21 +183,26 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         if key not in table:
             raise ValueError(f"{where} needs a [{key}] section")
     threat = build_threat(table["threat"], "threat")
-    attacks = {name: _attack(name, value, threat) for name, value in _named(table["attacks"], "attacks")}
-    name = _folder(str(table.get("name", where)))
+    given = {name: _attacking(name, value) for name, value in checks.named(table["attacks"], "attacks").items()}
+    awaited = {name: attack for name, attack in given.items() if find.awaited(str(attack["name"]))}
+    for name, attack in awaited.items():
+        build_threat(attack.get("threat", table["threat"]), f"attacks.{name}.threat")  # all that can be checked of it
+    name = checks.folder_name(str(table.get("name", where)))
     recipe = Recipe(
         name=name,
         title=str(table.get("title", name)),
         description=str(table.get("description", "")),
-        seeds=_seeds(table.get("seeds", [0])),
+        seeds=checks.seeds(table.get("seeds", [0])),
         data=build(DataPlan, table["data"], "data"),
         model=read_model(table["model"], "model"),
         threat=threat,
-        methods={name: _entry(table, name, value, threat) for name, value in _named(table["methods"], "methods")},
+        methods={n: _entry(table, n, value, threat) for n, value in checks.named(table["methods"], "methods").items()},
         validate=build_attack(_validating(table.get("validate", {})), "validate", threat),
-        attacks=attacks,
+        attacks={name: _attack(name, attack, threat) for name, attack in given.items() if name not in awaited},
+        awaited=awaited,
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
-        threads=_threads(scalar(int | None, table.get("threads"), "threads")),
+        threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
+        arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
     )
     _check_references(recipe)
     return recipe
@@ -229,9 +237,13 @@ def _crafting(value: Any, where: str) -> dict[str, Any]:
     return {"keep": "last", **table} if "keep" in choices else table
 
 
-def _attack(name: str, value: Any, threat: Threat) -> Attack | TransferPlan:
+def _attacking(name: str, value: Any) -> dict[str, Any]:
+    """The table of an attack with the attack's name in it: that of the entry unless it says another."""
+    return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
+
+
+def _attack(name: str, table: dict[str, Any], threat: Threat) -> Attack | TransferPlan:
     where = f"attacks.{name}"
-    table = {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
     if "attack" in [field.name for field in fields(member("attack", table["name"], where))]:
         table["attack"] = _crafting(table.get("attack", {}), f"{where}.attack")
     if table["name"] != "transfer":
@@ -242,42 +254,6 @@ def _attack(name: str, value: Any, threat: Threat) -> Attack | TransferPlan:
 
 def _validating(value: Any) -> Any:
     return {"name": "pgd", "steps": 10, **value} if isinstance(value, Mapping) and "name" not in value else value
-
-
-def _folder(name: str) -> str:
-    if name in ("", ".", "..") or "/" in name or "\\" in name:
-        raise ValueError(
-            f"the recipe is called {name!r} but its results go to a folder of that name; leave out slashes"
-        )
-    return name
-
-
-def _seeds(value: Any) -> tuple[int, ...]:
-    seeds = value if isinstance(value, list | tuple) else [value]
-    whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
-    if not seeds or not whole or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds is {value!r} but must be different whole numbers of zero or more")
-    return tuple(seeds)
-
-
-def _threads(value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise ValueError(f"threads is {value} but must be at least 1; leave it out to let torch decide")
-    return value
-
-
-def _named(table: Any, where: str) -> list[tuple[str, Any]]:
-    if not isinstance(table, Mapping) or not table:
-        raise ValueError(f"{where} must be a table with at least one entry")
-    names = [name.casefold() for name in table]
-    for name in table:
-        if names.count(name.casefold()) > 1:
-            raise ValueError(
-                f"{where} has {name!r} twice but for upper and lower case, which some disks cannot tell apart"
-            )
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{where} has the name {name!r}; use letters, digits, spaces and . _ + @ & - only")
-    return list(table.items())
 
 
 def _check_references(recipe: Recipe) -> None:

@@ -14,15 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from holdfast.attacks._micro import measured, micro
 from holdfast.contracts import Attack, Batch, Meter, Rows
 from holdfast.data import Split
-from holdfast.report.atomic import write_bytes
+from holdfast.models.arithmetic import chosen
+from holdfast.report.atomic import write_bytes, write_text
 from holdfast.report.facts import AttackFacts
 from holdfast.report.images import array_name
 from holdfast.report.records import Records, column_name
 from holdfast.rng import Rng
 from holdfast.run.config import curve_name
 from holdfast.run.judge import judge, predict
+from holdfast.run.stored import read_json
 
 SHOWN = 8
 CLEAN = frozenset({"label", "forwards", "backwards", "seconds"})
@@ -80,6 +83,15 @@ def evaluate(
 ) -> Records:
     """Records of a model under attacks; parts that an earlier call finished are read, not computed again."""
     bench = _Bench(subject, split, seed, shard, device)
+    size = bench.micro()
+    with micro(size):
+        results = _parts(bench, todo, tick)
+    records = _records(subject, split, todo, results, size)
+    records.save(subject.folder / "records")
+    return records
+
+
+def _parts(bench: "_Bench", todo: list[Trial], tick: Tick) -> dict[str, list[Part]]:
     total = len(bench.shards) * (len(todo) + 1)
     results: dict[str, list[Part]] = {}
     done = 0
@@ -92,9 +104,7 @@ def evaluate(
             results[name].append(bench.part(trial, number, before))
             done += 1
             tick(done, total, name or "clean")
-    records = _records(subject, split, todo, results)
-    records.save(subject.folder / "records")
-    return records
+    return results
 
 
 class _Bench:
@@ -107,6 +117,20 @@ class _Bench:
         self.shards = list(torch.split(torch.arange(len(split)), shard))
         self.folder = subject.folder / "parts"
         self.folder.mkdir(parents=True, exist_ok=True)
+
+    def micro(self) -> int:
+        """The number of samples at a time: measured once, then read, so that a resumed run goes on as it began."""
+        path = self.folder / "micro.json"
+        for_what = [self.subject.digest, str(self.device), str(chosen(self.device)), torch.get_num_threads()]
+        try:
+            known = read_json(path)
+        except (FileNotFoundError, ValueError):
+            known = {}
+        if known.get("for") != for_what:
+            batch = self.split.batch(self.shards[0], self.device)
+            known = {"for": for_what, "size": measured(self.subject.model, batch.x, batch.y)}
+            write_text(path, json.dumps(known) + "\n")
+        return int(known["size"])
 
     def part(self, trial: Trial | None, number: int, before: list[Part]) -> Part:
         """The stored part if it is of the same model, data, attack and seed; else a fresh one, stored."""
@@ -130,7 +154,8 @@ class _Bench:
         what = (
             None if trial is None else [trial.name, trial.settings, str(trial.attack.threat), trial.after, trial.shown]
         )
-        key = json.dumps([1, self.subject.digest, samples.hexdigest(), what, self.seed, number], sort_keys=True)
+        how = [self.seed, str(chosen(self.device))]  # parts made with other arithmetic are other parts
+        key = json.dumps([1, self.subject.digest, samples.hexdigest(), what, how, number], sort_keys=True)
         return sha256(key.encode()).hexdigest()[:32]
 
     def _clean(self, batch: Batch) -> dict[str, NDArray[Any]]:
@@ -177,10 +202,12 @@ def _read(path: Path, needed: frozenset[str]) -> Part | None:
         return None
 
 
-def _records(subject: Subject, split: Split, todo: list[Trial], results: Mapping[str, list[Part]]) -> Records:
+def _records(
+    subject: Subject, split: Split, todo: list[Trial], results: Mapping[str, list[Part]], size: int
+) -> Records:
     clean = results[""]
     columns = {"index": split.index.numpy(), "y": split.y.numpy(), "label": _joined(clean, "label")}
-    facts: dict[str, Any] = {**subject.facts, "clean": _spent(clean), "attacks": {}}
+    facts: dict[str, Any] = {**subject.facts, "micro": size, "clean": _spent(clean), "attacks": {}}
     arrays: dict[str, NDArray[Any]] = {}
     for trial in todo:
         parts, norm = results[trial.name], trial.attack.threat.norm.name

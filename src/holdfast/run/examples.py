@@ -9,6 +9,7 @@ from torch import Tensor
 
 from holdfast.contracts import Rows
 from holdfast.geometry import Threat
+from holdfast.models.arithmetic import arithmetic
 from holdfast.report.atomic import write_bytes
 from holdfast.report.summary import Share
 from holdfast.report.text import share_text
@@ -38,7 +39,8 @@ def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: i
     shards = torch.split(torch.arange(len(split)), plan.shard)
     for number, which in enumerate(shards):
         batch = split.batch(which, device)
-        x_adv = chosen(model, batch.x, Rows(batch.y, batch.index), rng=rng)
+        with arithmetic(shop.recipe.arithmetic):
+            x_adv = chosen(model, batch.x, Rows(batch.y, batch.index), rng=rng)
         if levels is not None:
             x_adv = rounded(x_adv, batch.x, levels, chosen.threat)
         verdict = judge(model, batch.x, x_adv, batch.y, chosen.threat, rng.fork("judge"))

@@ -21,6 +21,10 @@ FOLDERS: dict[str, ModuleType] = {
 }
 
 
+AWAITED = ("cw_l2", "deepfool", "jsma")
+"""Attacks of published tables that holdfast does not have yet: recipes may name them, running such a one is refused."""
+
+
 def names(kind: str) -> list[str]:
     """What recipes can name of this kind (attack, method, encoder, head)."""
     found = (module.name for module in pkgutil.iter_modules(FOLDERS[kind].__path__))
@@ -38,18 +42,25 @@ def member(kind: str, name: str) -> type:
     return only
 
 
+def awaited(name: str) -> bool:
+    """Whether an attack of this name is still to come."""
+    file = name.replace("-", "_")
+    return file in AWAITED and file not in names("attack")
+
+
 def name_of(value: object) -> str:
     """The recipe name of an attack, a method or an encoder: the name of its file."""
     return type(value).__module__.rpartition(".")[2]
 
 
 def losses() -> Mapping[str, Callable[..., object]]:
-    """Every per-sample loss by its name: the functions whose first arguments are (out, rows)."""
+    """Every per-sample loss by its name: the public functions whose first arguments are (out, rows)."""
     found = {}
     for info in pkgutil.iter_modules(holdfast.losses.__path__):
         module = import_module(f"holdfast.losses.{info.name}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if list(inspect.signature(function).parameters)[:2] == ["out", "rows"]:
+            takes = list(inspect.signature(function).parameters)[:2]
+            if takes == ["out", "rows"] and not name.startswith("_"):
                 found[name] = function
     return found
 

@@ -67,13 +67,17 @@ def change(table: dict[str, Any], asked: str) -> None:
     if not found:
         raise ValueError(f"--set {asked!r} is not of the form key=value, e.g. --set train.epochs=3")
     path, text = found.groups()
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
     *parents, last = [part.strip().strip("\"'") for part in re.findall(_PART, path)]
     for part in parents:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ValueError(f"--set {asked!r}: {part} is not a section")
-    table[last] = value
+    table[last] = value(text)
+
+
+def value(text: str) -> Any:
+    """What is written on the command line: TOML where it is, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
 from holdfast.data import DataSet, Split
+from holdfast.models.arithmetic import arithmetic
 from holdfast.models.crafting import described
 from holdfast.report.html import write_page
 from holdfast.report.records import Records
@@ -44,13 +46,10 @@ class Workshop:
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Workshop":
         """Load the data and pick the device."""
+        _refuse_awaited(recipe)
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
-        try:
-            fabric = Fabric(accelerator=device, devices=1)
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
-        return Workshop(recipe, out, load_data(recipe.data, data_dir), fabric, progress)
+        return Workshop(recipe, out, load_data(recipe.data, data_dir), open_fabric(device), progress)
 
     def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The models meant: all of the recipe, or one method, or one seed."""
@@ -92,7 +91,8 @@ class Workshop:
         if start is not None and start in self.recipe.methods:
             self.train(start, seed)
         words = f"train {method}, seed {seed}"
-        train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))
+        with arithmetic(self.recipe.arithmetic):
+            train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))
 
     def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
         """A trained model and the digest of its weights."""
@@ -124,30 +124,27 @@ class Workshop:
 
     def samples(self) -> Split:
         """The test samples that the recipe evaluates: all, or so many spread evenly over the set."""
-        test, wanted = self.data.test, self.recipe.evaluate.samples
-        if wanted is None or wanted >= len(test):
-            return test
-        return test.take(
-            torch.arange(wanted) * len(test) // wanted
-        )  # spread: MNIST's first half is not like its second
+        return self.data.test.spread(self.recipe.evaluate.samples)
 
     def evaluate(self, method: str, seed: int) -> Records:
         """Records of one model under the attacks of the recipe."""
         plan = self.recipe.evaluate
         model, digest = self.model(method, seed)
-        facts = self._facts(method, seed, model, digest)
+        with arithmetic(self.recipe.arithmetic):
+            facts = self._facts(method, seed, model, digest)
         subject = Subject(model=model, digest=digest, folder=self.folder(method, seed), facts=facts)
         todo = trials(self.attacks(method, seed), plan.curve, plan.eps, plan.strip)
         words = f"attack {method}, seed {seed}"
-        return evaluate(
-            subject,
-            self.samples(),
-            todo,
-            seed=plan.seed,
-            shard=plan.shard,
-            device=self.fabric.device,
-            tick=lambda done, total, said: self.progress(words, done, total, said),
-        )
+        with arithmetic(self.recipe.arithmetic):
+            return evaluate(
+                subject,
+                self.samples(),
+                todo,
+                seed=plan.seed,
+                shard=plan.shard,
+                device=self.fabric.device,
+                tick=lambda done, total, said: self.progress(words, done, total, said),
+            )
 
     def _facts(self, method: str, seed: int, model: nn.Module, digest: str) -> dict[str, Any]:
         trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
@@ -163,6 +160,23 @@ class Workshop:
             "versions": versions(),
             "commit": commit(),
         }
+
+
+def _refuse_awaited(recipe: Recipe) -> None:
+    if recipe.awaited:
+        missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
+        options = " ".join(f"--set {quote(f'attacks.{toml.key(name)}=false')}" for name in recipe.awaited)
+        raise ValueError(
+            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; go without: {options}"
+        )
+
+
+def open_fabric(device: str) -> Fabric:
+    """The engine on this device; one that cannot be used here is refused."""
+    try:
+        return Fabric(accelerator=device, devices=1)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
 
 
 def finished(recipe: Recipe, out: Path) -> list[Run]:

@@ -13,17 +13,18 @@ def dumps(table: Mapping[str, Any]) -> str:
 
 def _lines(table: Mapping[str, Any], path: str) -> list[str]:
     plain = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
-    for key, value in table.items():
+    lines = [f"{key(name)} = {_value(value)}" for name, value in plain.items()]
+    for name, value in table.items():
         if isinstance(value, Mapping):
-            inner = f"{path}.{_key(key)}" if path else _key(key)
+            inner = f"{path}.{key(name)}" if path else key(name)
             lines += ["", f"[{inner}]", *_lines(value, inner)]
     return lines
 
 
-def _key(key: str) -> str:
-    bare = key.replace("-", "").replace("_", "")
-    return key if bare.isascii() and bare.isalnum() else _text(key)
+def key(name: str) -> str:
+    """A key as TOML and --set want it: quoted where needed."""
+    bare = name.replace("-", "").replace("_", "")
+    return name if bare.isascii() and bare.isalnum() else _text(name)
 
 
 def _text(text: str) -> str:

@@ -80,6 +80,7 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     net = build_model(job.model, data.shape, len(data.classes), job.seed)
     if job.init_from is not None:
         checkpoint.load_weights(net, checkpoint.read(job.init_from)[0], job.init_from)
+    batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device, plan.augment)
     job.claim(data)  # only now: what cannot be built must not take the folder
     if job.done:
         return
@@ -87,7 +88,6 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
         fabric.to_device(method)
     model, optimizer = fabric.setup(net, build_optimizer(plan.optimizer, net, method))
     model.mark_forward_method("outputs")
-    batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device)
     run = _Run(job, net, method, optimizer, batches)
     run.resume()
     steps = batches.order.steps

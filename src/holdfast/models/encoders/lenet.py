@@ -8,22 +8,25 @@ from holdfast.models.encoders._activation import Activation, make_activation
 class LeNet(nn.Module):
     """Four 3x3 convolutions with batch norm, two poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
 
-    Convolutions and linear layers have biases, padding keeps the size, as in the authors' code.
+    Convolutions and linear layers have biases, padding keeps the size, as in the authors' code. ``channels`` are those
+    of the first convolution; each of the others has twice as many as the one before.
     """
 
-    def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
+    def __init__(
+        self, shape: tuple[int, ...], *, width: int = 1024, channels: int = 32, activation: Activation = "relu"
+    ) -> None:
         super().__init__()
-        channels, height, wide = shape
+        inputs, height, wide = shape
         self.width = width
         self.layers = nn.Sequential(
-            *_block(channels, 32, activation),
-            *_block(32, 64, activation),
+            *_block(inputs, channels, activation),
+            *_block(channels, 2 * channels, activation),
             nn.MaxPool2d(2),
-            *_block(64, 128, activation),
-            *_block(128, 256, activation),
+            *_block(2 * channels, 4 * channels, activation),
+            *_block(4 * channels, 8 * channels, activation),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(256 * (height // 4) * (wide // 4), width),
+            nn.Linear(8 * channels * (height // 4) * (wide // 4), width),
             nn.BatchNorm1d(width),
             make_activation(activation),
         )

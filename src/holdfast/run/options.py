@@ -1,0 +1,65 @@
+"""The arguments and options that commands share, each said once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Recipe = Annotated[str, typer.Argument(help="A recipe name (`holdfast list recipes`) or the path of a .toml file.")]
+Changes = Annotated[
+    list[str], typer.Option("--set", help="Change a recipe key, e.g. --set train.epochs=3 --set threat.eps=8/255.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Folder for results; default runs/NAME after the recipe or the model.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of data files; default: the variable HOLDFAST_DATA.")
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]
+
+_OWN = "Your own model, in place of a recipe"
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="package.module:callable that gives an nn.Module, timm:NAME, torchvision:NAME, or layout:trades, "
+        "layout:he, layout:madry, layout:madry-mnist for published checkpoints.",
+        rich_help_panel=_OWN,
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Its weights: .safetensors, or a torch file, of which only weights are read.", rich_help_panel=_OWN
+    ),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(help="imagefolder:PATH, npz:PATH or a name from `holdfast list data`.", rich_help_panel=_OWN),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(help="Scale image files to 224 pixels, or cut 224 out of 256 with 256:224.", rich_help_panel=_OWN),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(help="What the model's inputs are normalized with, e.g. 0.485,0.456,0.406.", rich_help_panel=_OWN),
+]
+Std = Annotated[str | None, typer.Option(help="See --mean, e.g. 0.229,0.224,0.225.", rich_help_panel=_OWN)]
+Against = Annotated[
+    str | None,
+    typer.Option("--threat", help="norm:eps or norm:eps:low:high, e.g. linf:8/255 or l2:0.5.", rich_help_panel=_OWN),
+]
+Attacks = Annotated[
+    list[str],
+    typer.Option(
+        "--attack",
+        help="An attack with settings as in recipes, e.g. pgd:steps=40,step=1/255; may be repeated. "
+        "Default: noise, FGSM, and PGD with restarts on two losses.",
+        rich_help_panel=_OWN,
+    ),
+]
+Samples = Annotated[
+    int | None, typer.Option(help="So many test samples, spread evenly; default all.", rich_help_panel=_OWN)
+]

@@ -1,0 +1,518 @@
+"""Your own model from the command line: end to end, resumed, refused; the numbers are those of a closed form."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from workbench import toy
+
+from holdfast.data import DataSet
+from holdfast.report.records import Records
+from holdfast.run import evaluate as evaluation
+from holdfast.run import own
+
+NETS = """
+import torch
+from torch import nn
+
+
+class Bright(nn.Module):
+    '''The logit of a class is the weighted sum of its row of pixels.'''
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return x[:, 0, :3].sum(2) * self.scale
+
+
+class Shouting(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
+def broken(x):
+    raise KeyError("no such layer")
+
+
+def build():
+    return Bright()
+
+
+ready = Bright()
+number = 3
+
+
+def failing():
+    raise OverflowError("too\\nwide")
+
+
+def leaving():
+    raise SystemExit(0)
+
+
+def needing(width):
+    return Bright()
+
+
+def chatty():
+    return [Bright()]
+
+
+def probable():
+    return Shouting(lambda x: torch.softmax(x[:, 0, :3].sum(2), 1))
+
+
+def blank():
+    return Shouting(lambda x: x[:, 0, :3].sum(2) * float("nan"))
+
+
+def narrow():
+    return Shouting(lambda x: x[:, 0, :2].sum(2))
+
+
+def wide():
+    return Shouting(lambda x: x[:, 0, :4].sum(2))
+
+
+def flat():
+    return Shouting(lambda x: x.sum((1, 2, 3)))
+
+
+def throwing():
+    return Shouting(broken)
+
+
+def deaf():
+    return Shouting(lambda x: x[:, 0, :3].sum(2).detach())
+
+
+def labelled():
+    from types import SimpleNamespace
+
+    return Shouting(lambda x: SimpleNamespace(logits=x[:, 0, :3].sum(2)))
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's folder: modules, weights in several dresses, data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)
+    (tmp_path / "nets.py").write_text(NETS)
+    test = toy(90).train
+    np.savez(tmp_path / "toy.npz", x_test=test.x.numpy(), y_test=test.y.numpy())
+    save_file({"scale": torch.ones(3)}, tmp_path / "w.safetensors")
+    torch.save({"epoch": 3, "state_dict": {"module.scale": torch.ones(3)}}, tmp_path / "w.pt")
+    yield tmp_path
+    for name in ("nets", "half", "timm", "torchvision", "torchvision.models"):
+        sys.modules.pop(name, None)
+
+
+EPS = 0.17
+BASIC = {"--model": "nets:build", "--weights": "w.pt", "--data": "npz:toy.npz", "--threat": f"linf:{EPS}"}
+BASIC |= {"--out": "out"}
+
+
+def args(**change: str | None) -> list[str]:
+    """The command, options replaced or, where None, left out."""
+    options = BASIC | {f"--{name.replace('_', '-')}": value for name, value in change.items()}
+    return ["evaluate", *(word for name, value in options.items() if value is not None for word in (name, value))]
+
+
+def held_by_hand(eps: float) -> np.ndarray[Any, Any]:
+    """Whether a sample holds: each pixel of its own row can lose, and each of another row win, eps inside the box."""
+    test = toy(90).train
+    x, y = test.x[:, 0, :3].double(), test.y
+    low, high = (x - (x - eps).clamp(0)).sum(2), ((x + eps).clamp(max=1) - x).sum(2)
+    own_row = (x.sum(2) - low).gather(1, y[:, None])
+    other = (x.sum(2) + high).scatter(1, y[:, None], -torch.inf)
+    return (own_row > other.amax(1, keepdim=True))[:, 0].numpy()
+
+
+def test_the_worst_case_is_the_closed_form(here: Path, call: Any) -> None:
+    done = call(*args())
+    assert done.code == 0, done.err
+    records = Records.load(here / "out" / "records")
+    test = toy(90).train
+    assert records.columns["index"].tolist() == list(range(len(test)))
+    assert records.columns["y"].tolist() == test.y.tolist()
+    held = held_by_hand(EPS)
+    assert 10 < held.sum() < len(test) - 10  # else the comparison shows little
+    assert records.held(EPS, "linf").tolist() == held.tolist()
+    assert list(records.attacks) == list(own.ATTACKS)
+    share = 100 * held.mean()
+    assert f"nets:build holds {share:.1f} %" in done.out
+    assert "| nets:build " in done.out
+    assert done.out.splitlines()[-1] == "report: out/report.html"
+    page = (here / "out" / "report.html").read_text()
+    assert "nets:build under attack" in page
+    assert f'<div class="big">{share:.1f}' in page
+    assert f"<code>{records.facts['weights']['digest'][:12]}</code>" in page
+
+
+def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "half.py").write_text(
+        "from torch import nn\nfrom holdfast.models.classifier import Classifier\n"
+        "from holdfast.models.encoders.tiny import Tiny\n"
+        "def build():\n    return Classifier(Tiny((1, 8, 8), channels=1, width=8), nn.Linear(8, 10))\n"
+    )
+    folder = finished / "out" / "TLA" / "seed-1"
+    weights = str(folder / "best.safetensors")
+    change = {"model": "half:build", "weights": weights, "data": "digits", "threat": "linf:0.2", "samples": "60"}
+    done = call(*args(**change, attack="pgd:steps=3"), "--attack", "cw_linf:steps=2")
+    assert done.code == 0, done.err
+    ours, recipe = Records.load(here / "out" / "records"), Records.load(folder / "records")
+    for mine, theirs in (("pgd:steps=3", "PGD-3"), ("cw_linf:steps=2", "C&W")):
+        for kind in ("fooled", "label"):
+            assert ours.columns[f"{kind}:linf:{mine}"].tolist() == recipe.columns[f"{kind}:linf:{theirs}"].tolist()
+        distance = ours.columns[f"distance:linf:{mine}"]
+        np.testing.assert_allclose(distance, recipe.columns[f"distance:linf:{theirs}"], rtol=1e-4)
+        assert ours.attacks[mine].eps == 0.2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": "w.safetensors"},
+        {"model": "nets:Bright"},
+        {"model": "nets:ready"},
+        {"model": "nets:labelled", "weights": None},
+    ],
+)
+def test_every_way_to_name_a_model_and_its_weights(here: Path, call: Any, change: dict[str, Any]) -> None:
+    done = call(*args(**change, samples="20", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
+    assert done.code == 0, done.err
+    records = Records.load(here / "out" / "records")
+    which = torch.arange(20) * 72 // 20  # spread over the set
+    assert records.columns["index"].tolist() == which.tolist()
+    assert records.held(EPS, "linf").tolist() == held_by_hand(EPS)[which].tolist()
+
+
+def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
+    assert call(*args(attack="pgd:steps=4,step=1/50", samples="10", seed="7", mean="1/2", std="0.25")).code == 0
+    facts = Records.load(here / "out" / "records").facts
+    assert facts["model"] == "nets:build"
+    assert facts["seed"] == 7
+    assert facts["weights"]["kept"] == "w.pt"
+    assert facts["identity"]["weights"] == facts["weights"]["digest"]
+    assert facts["identity"] == json.loads((here / "out" / "model.json").read_text())
+    assert facts["recipe"]["model"]["mean"] == [0.5]
+    assert facts["attacks"]["pgd:steps=4,step=1/50"]["settings"]["step"] == 0.02
+    assert facts["data"]["name"] == "npz:toy.npz"
+    assert facts["versions"]["torch"] == torch.__version__
+
+
+def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:
+    # the logits are linear in the row, so a shift and a scale of all pixels leave every decision as it is
+    attack = "pgd:steps=20,restarts=3,loss=logit_difference"
+    assert call(*args(mean="0.3", std="1/4", attack=attack)).code == 0
+    assert Records.load(here / "out" / "records").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
+    assert call(*args(mean="0.3", std="1/4", out="plain", attack="noise")).code == 0
+    first, second = (json.loads((here / out / "model.json").read_text()) for out in ("out", "plain"))
+    assert first == second
+    assert call(*args(out="bare", attack="noise")).code == 0
+    assert json.loads((here / "bare" / "model.json").read_text())["weights"] != first["weights"]
+
+
+def test_what_is_done_is_not_done_again(here: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = args(attack="pgd:steps=3")
+    monkeypatch.setattr(own, "EvaluatePlan", partial(own.EvaluatePlan, shard=30))
+    ran: list[tuple[str, int]] = []
+    real = evaluation._Bench._attack
+
+    def counted(self: Any, trial: Any, number: int, *rest: Any) -> Any:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append((trial.name, number))
+        return real(self, trial, number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation._Bench, "_attack", counted)
+        assert call(*command).code == 130
+        assert ran == [("pgd:steps=3", 0), ("pgd:steps=3", 1)]
+        ran.clear()
+        assert call(*command).code == 0
+        assert ran == [("pgd:steps=3", 2)]  # the one that was missing
+    assert call(*args(attack="pgd:steps=3", out="whole")).code == 0
+    resumed, whole = (Records.load(here / out / "records") for out in ("out", "whole"))
+    assert {k: v.tolist() for k, v in resumed.columns.items()} == {k: v.tolist() for k, v in whole.columns.items()}
+
+
+def refused(done: SimpleNamespace, code: int = 2) -> str:
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    assert not done.out
+    (line,) = done.err.splitlines()
+    return line.removeprefix("holdfast: ")
+
+
+def test_another_model_is_never_mixed_in(here: Path, call: Any) -> None:
+    command = args(attack="fgsm")
+    assert call(*command).code == 0
+    before = Records.load(here / "out" / "records").facts
+    save_file({"scale": torch.tensor([1.0, 1.0, 1.5])}, here / "other.safetensors")
+    said = refused(call(*args(attack="fgsm", weights="other.safetensors")))
+    assert said == "out holds results of another model (other weights); choose another --out or remove it"
+    said = refused(call(*args(attack="fgsm", model="nets:Bright")))
+    assert "(other name)" in said
+    (here / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
+    sys.modules.pop("nets")
+    assert "(other code)" in refused(call(*command))
+    assert Records.load(here / "out" / "records").facts == before
+
+
+def test_parts_of_another_model_are_not_recalled(here: Path, call: Any) -> None:
+    assert call(*args(attack="fgsm")).code == 0
+    parts = set((here / "out" / "parts").glob("*.npz"))
+    (here / "out" / "model.json").unlink()
+    (here / "nets.py").write_text(NETS.replace("sum(2) * self.scale", "sum(2) * self.scale.flip(0) ** 2"))
+    sys.modules.pop("nets")
+    (here / "again").mkdir()
+    (here / "out" / "parts").rename(here / "again" / "parts")  # as if the folder were shared
+    (here / "again" / "model.json").write_text("{}")
+    assert "holds results of another model" in refused(call(*args(attack="fgsm", out="again")))
+    (here / "again" / "model.json").write_text(json.dumps(own.identity("nets:build", built())))
+    assert call(*args(attack="fgsm", out="again")).code == 0
+    assert len(set((here / "again" / "parts").glob("*.npz"))) == 2 * len(parts)
+
+
+def built() -> Any:
+    from importlib import import_module
+
+    model = import_module("nets").build()
+    model.load_state_dict({"scale": torch.ones(3)})
+    return own.Own(model)
+
+
+def test_a_folder_of_something_else_is_left_alone(here: Path, call: Any, study: SimpleNamespace) -> None:
+    page = (study.out / "report.html").read_bytes()
+    assert "holds something else than results of --model" in refused(call(*args(out=str(study.out))))
+    assert (study.out / "report.html").read_bytes() == page
+
+
+def test_the_folder_is_named_after_model_and_weights(here: Path, call: Any) -> None:
+    assert call(*args(out=None, attack="noise")).out.endswith("report: runs/nets-build-w/report.html\n")
+
+
+def test_errors_of_the_users_code_come_with_a_traceback_when_asked(here: Path, call: Any) -> None:
+    done = call("--traceback", *args(model="nets:failing"))
+    assert done.code == 2
+    assert "OverflowError: too" in done.err
+    assert "nets.py" in done.err
+
+
+BAD = {
+    "no colon": ({"model": "nets"}, "--model is 'nets' but has one of the forms package.module:callable, timm:NAME"),
+    "no module": ({"model": "nest:build"}, "asks for the module nest, which is neither here nor installed; start"),
+    "a file": ({"model": "nets.py:build"}, "asks for the module nets.py, .*; write nets:build"),
+    "a path": ({"model": "./nets.py:build"}, "asks for the module ./nets.py, .*; write nets:build"),
+    "no name": ({"model": "nets:bild"}, "unknown name 'bild' in the module nets; did you mean 'build'?"),
+    "raises": ({"model": "nets:failing"}, "calling nets:failing without arguments raised OverflowError: too wide"),
+    "leaves": ({"model": "nets:leaving"}, "calling nets:leaving without arguments raised SystemExit: 0"),
+    "needs": ({"model": "nets:needing"}, "calling nets:needing without .* raised TypeError: .* missing 1 required"),
+    "number": ({"model": "nets:number"}, "raised TypeError: 'int' object is not callable"),
+    "list": ({"model": "nets:chatty"}, "--model nets:chatty gave a list but a torch.nn.Module is needed"),
+    "softmax": ({"model": "nets:probable", "weights": None}, "the model seems to give probabilities"),
+    "NaN": ({"model": "nets:blank", "weights": None}, "the model gives NaN or infinite outputs for clean samples"),
+    "few": ({"model": "nets:narrow", "weights": None}, "has 2 outputs but npz:toy.npz has labels up to 2"),
+    "flat": ({"model": "nets:flat", "weights": None}, r"the model returned \(8,\) for 8 inputs but logits"),
+    "throws": ({"model": "nets:throwing", "weights": None}, r"the model raised KeyError: 'no such layer' \(given 8"),
+    "deaf": ({"model": "nets:deaf", "weights": None}, "there is no gradient to follow"),
+    "no weights": ({"weights": "none.pt"}, "there are no weights at none.pt"),
+    "misfit": ({"weights": "misfit.pt"}, r"the weights do not fit the model \(missing: scale; unexpected: shift\)"),
+    "timm bare": ({"model": "timm:resnet18", "weights": None}, "would have random weights, .*; give --weights FILE"),
+    "layout": ({"model": "layout:trade"}, "unknown layout 'trade' in --model; did you mean 'trades'?"),
+    "other layout": ({"model": "layout:trades"}, "'scale' is not in the layout of TRADES"),
+    "no data": ({"data": None}, "--model needs --data too, e.g. --data imagefolder:PATH"),
+    "data": ({"data": "npz:toi.npz"}, "there is no .npz file at toi.npz"),
+    "data name": ({"data": "minst"}, "no data set is called 'minst'"),
+    "no threat": ({"threat": None}, "--model needs --threat too, e.g. --threat linf:8/255"),
+    "threat": ({"threat": "linf"}, "--threat is 'linf' but has the form norm:eps or norm:eps:low:high"),
+    "threat of three": ({"threat": "linf:0.1:0"}, "has the form norm:eps or norm:eps:low:high"),
+    "norm": ({"threat": "lnf:0.1"}, "unknown norm 'lnf' in --threat; did you mean 'linf'?"),
+    "eps": ({"threat": "linf:big"}, "--threat.eps is 'big'"),
+    "box": ({"threat": "linf:0.1:0.4:0.6"}, r"x spans \[.*\] but the threat allows \[0.4, 0.6\]"),
+    "attack": ({"attack": "pdg"}, "--attack pdg: unknown attack 'pdg'; did you mean 'pgd'?"),
+    "attack key": ({"attack": "pgd:stpes=3"}, "unknown key 'stpes' in --attack pgd:stpes=3; did you mean 'steps'?"),
+    "attack value": ({"attack": "pgd:steps=few"}, "--attack pgd:steps=few.steps is 'few'"),
+    "attack pair": ({"attack": "pgd:steps"}, "has 'steps' where a new key=value is needed"),
+    "attack key twice": ({"attack": "pgd:steps=1,steps=2"}, "has 'steps=2' where a new key=value is needed"),
+    "transfer": ({"attack": "transfer"}, "--attack transfer crafts on another model of a recipe"),
+    "no samples": ({"samples": "0"}, "--samples is 0"),
+    "seed": ({"seed": "-1"}, "--seed -1"),
+    "mean": ({"mean": "0.5"}, "--mean is '0.5' and --std None but both need one number per channel"),
+    "std": ({"mean": "0.5", "std": "0"}, "both need one number per channel, std above 0"),
+    "mean is NaN": ({"mean": "nan", "std": "1"}, "both need one number per channel"),
+    "words": ({"mean": "half", "std": "1"}, "--mean is .*half"),
+    "channels": ({"mean": "0,0,0", "std": "1,1,1"}, r"--mean has 3 numbers but samples have shape \(1, 4, 4\)"),
+    "size": ({"size": "224"}, "npz:toy.npz cannot be scaled to a size of 224 pixels"),
+    "device": ({"device": "tpux"}, "device 'tpux' cannot be used here"),
+    "method": ({"method": "AT"}, "--method goes with a recipe; leave it out"),
+    "set": ({"set": "a=1"}, "--set goes with a recipe; leave it out"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence(here: Path, call: Any, name: str) -> None:
+    torch.save({"shift": torch.ones(3)}, here / "misfit.pt")
+    change, message = BAD[name]
+    said = refused(call(*args(**change)))
+    assert re.search(message, said), said
+    assert not (here / "out" / "records").exists()
+
+
+@pytest.mark.parametrize("text", ["0", "a", "224:256", "1:2:3", "-4", "", "999999"])
+def test_sizes_that_are_none(here: Path, call: Any, text: str) -> None:
+    assert "--size is " in refused(call(*args(data="imagefolder:x", size=text)))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["quickstart", "--model", "nets:build"], "the recipe 'quickstart' and --model nets:build were given but one"),
+        ([], "name a recipe, or your own model, e.g. --model nets:build"),
+        (["quickstart", "--data", "digits"], "--data goes with --model; leave it out or use --set"),
+        (["quickstart", "--attack", "pgd"], "--attack goes with --model; leave it out or use --set"),
+        (["quickstart", "--samples", "9"], "--samples goes with --model"),
+    ],
+)
+def test_a_recipe_or_a_model_but_not_both(here: Path, call: Any, words: list[str], said: str) -> None:
+    assert said in refused(call("evaluate", *words))
+
+
+@pytest.mark.parametrize(
+    "content", ["import nowhere_at_all", "raise ValueError('no\\nway')", "import sys; sys.exit(3)"]
+)
+def test_a_module_that_cannot_be_imported(here: Path, call: Any, content: str) -> None:
+    (here / "half.py").write_text(content)
+    said = refused(call(*args(model="half:build")))
+    assert re.match("importing half raised (ModuleNotFoundError|ValueError|SystemExit): ", said)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_library_that_is_not_installed(here: Path, call: Any, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    said = refused(call(*args(model=f"{library}:resnet18")), 1)
+    assert said.endswith(f"needs {library}, which is not installed; run: pip install {library}")
+
+
+TIMM = """
+from nets import Bright
+def create_model(name, pretrained, num_classes):
+    if name != "bright" or pretrained or num_classes != 3:
+        raise RuntimeError(f"Unknown model ({name})")
+    return Bright()
+"""
+TORCHVISION = """
+from nets import Bright
+def get_model(name, weights, num_classes):
+    if name != "bright" or weights is not None or num_classes != 3:
+        raise ValueError(f"Unknown model {name}")
+    return Bright()
+"""
+
+
+@pytest.fixture
+def libraries(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins for timm and torchvision among the installed packages, and data whose classes are known."""
+    site = here / "site"
+    (site / "torchvision" / "models").mkdir(parents=True)
+    (site / "timm.py").write_text(TIMM)
+    (site / "torchvision" / "__init__.py").write_text("")
+    (site / "torchvision" / "models" / "__init__.py").write_text(TORCHVISION)
+    monkeypatch.syspath_prepend(str(site))
+    test = toy(90).train
+    np.savez(here / "toy.npz", x_test=test.x.numpy(), y_test=test.y.numpy(), y_train=test.y.numpy())
+    return site
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_models_of_libraries(libraries: Path, here: Path, call: Any, library: str) -> None:
+    done = call(*args(model=f"{library}:bright", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
+    assert done.code == 0, done.err
+    assert Records.load(here / "out" / "records").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
+    said = refused(call(*args(model=f"{library}:dark")))
+    assert re.match(rf"building {library}:dark raised (RuntimeError|ValueError): Unknown model", said)
+
+
+def test_libraries_are_not_imported_for_other_models(libraries: Path, here: Path, call: Any) -> None:
+    (libraries / "timm.py").write_text("raise RuntimeError")
+    (libraries / "torchvision" / "__init__.py").write_text("raise RuntimeError")
+    assert call(*args(attack="noise")).code == 0
+    assert "timm" not in sys.modules
+    assert "importing timm raised RuntimeError" in refused(call(*args(model="timm:bright")))
+
+
+def test_a_class_too_many(libraries: Path, here: Path, call: Any) -> None:
+    said = refused(call(*args(model="nets:wide", weights=None)))
+    assert "the model has 4 outputs but npz:toy.npz has 3 classes; give data of its own classes" in said
+
+
+def pictures(place: Path, side: int = 4, scale: int = 1) -> DataSet:
+    """The toy images as files in a folder for each class, enlarged pixel by pixel."""
+    data = toy(90)
+    for i, (x, y) in enumerate(zip(data.train.x, data.train.y.tolist(), strict=True)):
+        pixels = np.kron((x[0] * 255).round().byte().numpy(), np.ones((scale, scale), np.uint8))
+        (place / "abc"[y]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place / "abc"[y] / f"{i:03}.png")
+    return data
+
+
+@pytest.mark.parametrize("layout", ["plain", "test", "val"])
+def test_image_folders(here: Path, call: Any, layout: str) -> None:
+    pictures(here / "photos" if layout == "plain" else here / "photos" / layout)
+    if layout == "test":
+        (here / "photos" / "train" / "a").mkdir(parents=True)  # its images are not needed, its classes are
+        for name in "bc":
+            (here / "photos" / "train" / name).mkdir()
+    done = call(*args(data="imagefolder:photos", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
+    assert done.code == 0, done.err
+    records = Records.load(here / "out" / "records")
+    assert records.columns["y"].tolist() == sorted(records.columns["y"].tolist())  # by class, as folders are read
+    assert len(records) == 72
+    assert abs(int(records.held(EPS, "linf").sum()) - int(held_by_hand(EPS).sum())) <= 2  # pixels were rounded
+
+
+def test_images_are_scaled_when_asked(here: Path, call: Any) -> None:
+    pictures(here / "photos", scale=3)
+    said = refused(call(*args(model="nets:narrow", weights=None, data="imagefolder:photos")))
+    assert "the model has 2 outputs but image-folder:photos has 3 classes" in said
+    done = call(*args(data="imagefolder:photos", size="4", attack="noise", samples="30"))
+    assert done.code == 0, done.err
+    records = Records.load(here / "out" / "records")
+    assert len(records) == 30
+    assert records.right.mean() > 0.9
+
+
+def test_the_name_of_a_file_does_not_command_the_terminal(here: Path, call: Any) -> None:
+    pictures(here / "photos")
+    (here / "photos" / "a" / "\x1b[2J\x9b31m.png").write_bytes(b"no picture")
+    said = refused(call(*args(data="imagefolder:photos")))
+    assert "cannot be read as a JPEG" in said
+    assert said.isprintable()
+
+
+def test_tensors_that_are_not_saved_count_too() -> None:
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    second.load_state_dict(first.state_dict())
+    for net, shift in ((first, 0.0), (second, 1.0)):
+        net.register_buffer("shift", torch.full((2,), shift), persistent=False)
+    assert own.identity("a:b", first)["weights"] != own.identity("a:b", second)["weights"]
+    second.shift.zero_()
+    assert own.identity("a:b", first) == own.identity("a:b", second)
