@@ -17,6 +17,7 @@ from holdfast.methods.cure import CURE
 from holdfast.methods.llr import LLR
 from holdfast.methods.trades import TRADES
 from holdfast.methods.triplet import Triplet
+from holdfast.models.arithmetic import arithmetic
 
 BATCH, TURNS, PAIRS = 50, 15, 30
 PUBLISHED = {"ALP": 20.89 / 19.22, "TRADES": 25.83 / 19.22, "AT+HE": 19.23 / 19.22}  # seconds of an epoch, Pang 2020
@@ -55,7 +56,8 @@ def steps(bench: Bench, name: str) -> dict[str, Any]:
     chosen, turns = methods(subject, many), _turns(bench, TURNS)
     prices = units(lambda: fresh(name), batch, subject.threat, many)
     steppers = {who: Stepper(fresh(name, head=head), method, batch) for who, (method, head) in chosen.items()}
-    times = interleaved({**{f"pass {kind}": call for kind, call in prices.items()}, **steppers}, turns)
+    with arithmetic("float32"):  # TRADES and LLR always craft with it; ratios are of equal passes
+        times = interleaved({**{f"pass {kind}": call for kind, call in prices.items()}, **steppers}, turns)
     seconds = {kind: times.median(f"pass {kind}") for kind in prices}
     counts = {who: counted(fresh(name, head=head), method, batch) for who, (method, head) in chosen.items()}
     foreseen = {who: predicted(count, seconds, many) for who, count in counts.items()}
@@ -92,7 +94,8 @@ def sphere(bench: Bench, name: str) -> dict[str, Any]:
     chosen = methods(subject, many)
     calls = {who: Stepper(fresh(name, head=chosen[who][1]), chosen[who][0], batch) for who in ("AT", "AT+HE")}
     pairs = _turns(bench, PAIRS)
-    times = interleaved(calls, pairs)
+    with arithmetic("float32"):
+        times = interleaved(calls, pairs)
     ratios = [a / b for a, b in zip(times.seconds["AT+HE"], times.seconds["AT"], strict=True)]
     middle, most = upper(ratios)
     what = f"{name}, AT+HE: times AT, {middle:.4f}; upper 95 % bound of {pairs} pairs"

@@ -2,17 +2,22 @@
 
 import by_hand
 import pytest
+import torch
+from torch import nn
 
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.cw_linf import CWLinf
 from holdfast.attacks.fgsm import FGSM
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
+from holdfast.contracts import Batch
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.llr import LLR
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
+from holdfast.models.arithmetic import arithmetic
+from holdfast.models.classifier import Classifier
 
 METHODS = [Adversarial, ALP, TLA, TRADES, LLR]
 
@@ -77,3 +82,18 @@ def test_one_step_will_do(method, rng):
     terms = method(attack=FGSM(threat=by_hand.threat()))(model, batch, progress=1.0, rng=rng)
     assert len(terms.parts) > 1
     assert all(part > 0 for part in terms.parts.values())
+
+
+@pytest.mark.parametrize(("method", "same"), [(TRADES, True), (LLR, True), (Adversarial, False)])
+def test_losses_that_compare_two_passes_are_climbed_with_full_precision(method, same, rng):
+    """Whatever attacks compute with: rounding to bfloat16 would be larger than the differences that are climbed."""
+    found = []
+    for name in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Softplus())
+        model, given = Classifier(body, nn.Linear(16, 3)).train(), by_hand.samples()
+        batch = Batch(given.x.float(), given.y, given.index)
+        attack = PGD(threat=by_hand.threat(), steps=3, step=0.01, keep="last")
+        with arithmetic(name):
+            found.append(method(attack=attack)(model, batch, progress=1.0, rng=rng).seen[-1].x)
+    assert torch.equal(*found) == same

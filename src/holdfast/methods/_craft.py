@@ -7,6 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Rows, Watch
+from holdfast.models.arithmetic import arithmetic
 from holdfast.rng import Rng
 
 
@@ -37,6 +38,15 @@ def climbing(attack: Attack, loss: Loss, start: str) -> Attack:
             'own; use keep="last"'
         )
     return cast(Attack, replace(given, loss=loss, start=start))
+
+
+def climb(attack: Attack, model: nn.Module, batch: Batch, rows: Rows, rng: Rng, watch: Watch) -> Tensor:
+    """Adversarial versions of the batch for a loss that compares two passes, crafted with full precision.
+
+    The difference of two passes over nearly the same point drowns in the rounding of bfloat16.
+    """
+    with arithmetic("float32"):
+        return attack(model, batch.x, rows, rng=rng.fork("craft"), watch=watch)
 
 
 def passes(batch: Batch, times: int = 1) -> Cost:

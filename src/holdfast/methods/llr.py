@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.classification import cross_entropy
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
-from holdfast.methods._craft import check_crafting, check_weight, climbing, warmed
+from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, warmed
 from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
 from holdfast.models.statistics import noting, reusing
@@ -61,7 +61,7 @@ class LLR:
         with noting(model) as notes:
             clean, rows = self._expand(model, batch)
         with reusing(notes):
-            x_adv = attack(model, batch.x, _detached(rows), rng=rng.fork("craft"), watch=meter)
+            x_adv = climb(attack, model, batch, _detached(rows), rng, meter)
             moved = adapt(model).outputs(x_adv)
         entropy = mean_entropy(model, clean, rows, self.smoothing)
         gap = self._gap(moved, rows).mean()

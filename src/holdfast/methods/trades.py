@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Rows, Terms
 from holdfast.losses.consistency import kl_divergence
-from holdfast.methods._craft import check_crafting, check_weight, climbing, passes, warmed
+from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, passes, warmed
 from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
 from holdfast.models.crafting import frozen
@@ -52,4 +52,4 @@ class TRADES:
         with torch.no_grad(), frozen(model, rng.fork("clean")) as view:
             logits = view.outputs(batch.x).logits
         rows = Rows(batch.y, batch.index, {"logits": logits})
-        return attack(model, batch.x, rows, rng=rng.fork("craft"), watch=meter)
+        return climb(attack, model, batch, rows, rng, meter)
