@@ -1,5 +1,6 @@
 """What every test shares: one thread, repeatable examples, a source of randomness."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import settings
 
 from holdfast.rng import Rng
 
+# virtual machines were seen that advertise AMX and kill the process that uses it; read at torch's first convolution
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 torch.set_num_threads(1)
 settings.register_profile("holdfast", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("holdfast")
