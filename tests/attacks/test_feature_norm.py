@@ -89,6 +89,7 @@ def test_a_bad_scale_is_refused(scale: float) -> None:
 
 def test_the_length_of_features_does_not_matter(rng: Rng) -> None:
     """Saturated networks hide their gradient behind long features; normalized, ten times longer ones are the same."""
+    torch.manual_seed(0)  # the sign of a gradient of nearly zero is rounding, with unlucky weights
     net = Net().double().eval()
     x, rows = samples(7, rng, net)
     features = nn.Sequential(nn.Flatten(), nn.Linear(32, 6, bias=False), nn.ReLU()).double()

@@ -78,8 +78,10 @@ class Ascent:
         here.requires_grad_(False)
         if watch is not None:
             watch(active.rows, here, loss.detach(), Cost(len(here), len(here)))
-        leaves = board.judge(view, active, here, out, loss.detach())
         moved = self._move(active, grad, loss.detach())
+        if self.keep == "last" and moved.left > 0:  # nobody can leave yet: nothing to ask the device
+            return moved
+        leaves = board.judge(view, active, here, out, loss.detach())
         if not self.looks_at_last:
             leaves = board.retire(moved, leaves)
         return board.fill(moved.take(~leaves)) if leaves.any() else moved
@@ -88,12 +90,14 @@ class Ascent:
         point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
         x_adv, state = self.rule.move(point, active.state)
         x_adv = x_adv.clamp_(*active.corners) if active.corners else self.threat.project(x_adv, active.x)
-        return replace(active, x_adv=x_adv, state=state, t=active.t + 1)
+        return replace(active, x_adv=x_adv, state=state, t=active.t + 1, left=active.left - 1)
 
 
 @dataclass(frozen=True)
 class _Active:
-    """The samples in the micro-batch: their ids in the call, and everything that belongs to each."""
+    """The samples in the micro-batch: their ids in the call, everything that belongs to each, and the number of
+    steps that all of them still have at least.
+    """
 
     ids: Tensor
     x: Tensor
@@ -102,11 +106,12 @@ class _Active:
     rows: Rows
     state: State
     t: Tensor
+    left: int
 
     def take(self, which: Tensor) -> "_Active":
         corners, state = (tuple(part[which] for part in parts) for parts in (self.corners, self.state))
         ids, x, x_adv, t = (part[which] for part in (self.ids, self.x, self.x_adv, self.t))
-        return _Active(ids, x, x_adv, corners, self.rows.take(which), state, t)
+        return _Active(ids, x, x_adv, corners, self.rows.take(which), state, t, self.left)
 
     def join(self, other: "_Active") -> "_Active":
         given = {name: torch.cat([value, other.rows.given[name]]) for name, value in self.rows.given.items()}
@@ -115,7 +120,7 @@ class _Active:
         state = tuple(torch.cat(pair) for pair in zip(self.state, other.state, strict=True))
         mine, theirs = (self.ids, self.x, self.x_adv, self.t), (other.ids, other.x, other.x_adv, other.t)
         ids, x, x_adv, t = (torch.cat(pair) for pair in zip(mine, theirs, strict=True))
-        return _Active(ids, x, x_adv, corners, rows, state, t)
+        return _Active(ids, x, x_adv, corners, rows, state, t, min(self.left, other.left))
 
 
 class _Board:
@@ -182,7 +187,8 @@ class _Board:
         if self.plan.start == "near":
             x_adv = self.plan.threat.project(x + _NEAR * rng.normal(x), x)
         t = torch.zeros(len(ids), dtype=torch.int64, device=x.device)
-        return _Active(ids, x, x_adv, self.plan.threat.corners(x) or (), rows, self.plan.rule.begin(x_adv), t)
+        corners, state = self.plan.threat.corners(x) or (), self.plan.rule.begin(x_adv)
+        return _Active(ids, x, x_adv, corners, rows, state, t, self.plan.steps)
 
 
 def gradient(loss: Tensor, x: Tensor) -> Tensor:

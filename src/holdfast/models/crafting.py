@@ -34,13 +34,20 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(rng.fork("model").seed)
+            _seed(rng.fork("model").seed, [parameter.device for parameter, _ in wanted])
             yield adapt(model)
     finally:
         for module, training in modes:
             module.training = training
         for parameter, flag in wanted:
             parameter.requires_grad_(flag)
+
+
+def _seed(seed: int, devices: list[torch.device]) -> None:
+    if all(device.type == "cpu" for device in devices):
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)  # asks every kind of device there is, which takes fifty times as long
 
 
 @contextmanager
