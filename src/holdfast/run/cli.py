@@ -24,11 +24,14 @@ from holdfast.run.options import (
     Method,
     Model,
     Out,
+    Over,
     Recipe,
+    Sampler,
     Samples,
     Seed,
     Size,
     Std,
+    Trials,
     Weights,
 )
 from holdfast.run.progress import Progress
@@ -226,6 +229,43 @@ def report(
         _check_file(markdown, "--markdown")
         write_markdown(plan, _out(plan, out), changes, markdown)
     print(f"report: {write_report(plan, _out(plan, out))}")
+
+
+@app.command()
+def sweep(
+    recipe: Recipe,
+    over: Over = [],  # noqa: B006
+    method: Annotated[str | None, typer.Option("--method", help="The method to sweep; one sweep is of one.")] = None,
+    trials: Trials = None,
+    sampler: Sampler = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="The recipe's seed that every trial is trained with; default its first."),
+    ] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Train one method with many values of some keys and find the best on validation samples; no test sample is used.
+
+    holdfast sweep quickstart --method AT --over train.optimizer.lr=1e-4..1e-1:log --over train.batch=[32,64]
+
+    The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
+    all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.
+    """
+    from holdfast.report.sweep import text_sweep
+    from holdfast.run import sweep as sweeps
+
+    plan = sweeps.plan(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
+    plan = plan.called_with(data_dir, device)
+    with Progress() as progress:
+        shop = _workshop(plan.recipe, out, data_dir, device, progress)
+        found = sweeps.run(plan, shop)
+    print(text_sweep(found))
+    print(f"report: {shop.out / 'sweep' / plan.method / 'sweep.html'}")
+    if found.command:
+        print(f"train the best: {found.command}")
 
 
 @app.command("list")

@@ -1,7 +1,7 @@
 """The arguments and options that commands share, each said once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,24 @@ DataDir = Annotated[
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]
+
+Over = Annotated[
+    list[str],
+    typer.Option(
+        "--over",
+        metavar="KEY=VALUES",
+        help="A key to vary, named as in --set, and its values: a range (0.5..20), a range by orders of magnitude "
+        "(1e-4..1e-1:log) or a list ([32, 64]). May be repeated; replaces the keys of the recipe's [sweep.over].",
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", help="How many trials in all; default 20, or every point of a grid. May be raised later."),
+]
+Sampler = Annotated[
+    Literal["tpe", "random", "grid"] | None,
+    typer.Option("--sampler", help="tpe (learns from earlier trials; default), random, or grid (every combination)."),
+]
 
 _OWN = "Your own model, in place of a recipe"
 Model = Annotated[
