@@ -157,7 +157,7 @@ def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, ax
         axis = replace(axis, whole=not _accepted(table, recipe, {key: axis.low + 0.5}))
     tried = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
     if len({json.dumps(_trained(one, method), sort_keys=True) for one in tried}) == 1:
-        raise ValueError(f"{key} cannot be swept: it changes nothing about {method} in this recipe")
+        raise ValueError(f"{key} cannot be swept: it changes nothing about {method}, whose own keys may overrule it")
     if any(one.methods[method].train.validate_samples != _samples(recipe, method) for one in tried):
         raise ValueError(f"{key} cannot be swept: every trial must be judged on the same validation samples")
     return axis
@@ -204,15 +204,16 @@ def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
 def run(sweep: Sweep, shop: Workshop) -> told.Sweep:
     """Train what is missing, as one of possibly several processes, and write tables and page after every trial."""
     trials = _opened(sweep, shop)
-    result = _write(sweep, trials)
-    while (task := trials.next(sweep.trials)) is not None:
+    while True:
+        task = trials.next(sweep.trials)
+        result = _write(sweep, trials)
         shop.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
+        if task is None:
+            break
         try:
             _attempt(sweep, shop, trials, task)
         finally:
             task.claim.release()
-        result = _write(sweep, trials)
-    shop.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
     if result.best is None and not result.running:
         raise RuntimeError(f"no trial of {len(result.trials)} ended well; the first: {result.trials[0].reason}")
     return result
