@@ -313,6 +313,12 @@ def test_without_optuna_a_sentence_says_how_to_get_it(
     assert one_sentence(done, 1) == said
 
 
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    (tmp_path / "journal.log").write_text("nothing\n{}\n")
+    with pytest.raises(ValueError, match=r"journal.log is damaged \(.*\); remove .* and run again"):
+        trials.Trials(tmp_path, {}, "random", 0)
+
+
 def test_a_claim_is_free_when_its_process_is_gone(tmp_path: Path) -> None:
     space = {"a": Range(0, 1)}
 

@@ -136,8 +136,9 @@ def _cells(sweep: Sweep, trial: Trial) -> list[str]:
 def markdown(sweep: Sweep) -> str:
     """The sweep as a document: what was tried, every trial, and the command that trains the best."""
     tried = [f"- `{axis.key}`: {axis.values}" for axis in sweep.axes]
-    head = [f"# {sweep.title}: sweep of {sweep.method}", "\n".join(map(plain, tried)), text_sweep(sweep).strip()]
-    tail = [f"```sh\n{plain(sweep.command)}\n```"] if sweep.command else []
+    title = plain(f"# {sweep.title}: sweep of {sweep.method}")
+    head = [title, "\n".join(map(plain, tried)), text_sweep(sweep).strip()]
+    tail = [f"```sh\n{sweep.command}\n```"] if sweep.command else []
     return "\n\n".join([*(html.escape(part, quote=False) for part in head), *tail]) + "\n"
 
 

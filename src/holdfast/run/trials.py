@@ -68,10 +68,16 @@ class Trials:
         journal = self._optuna.storages.journal
         backend = journal.JournalFileBackend(str(self._path), lock_obj=cast(Any, _Order(self.lock, self._path)))
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
-        with self.lock:
-            self.study: optuna.Study = self._optuna.create_study(
-                storage=journal.JournalStorage(backend), study_name="sweep", direction="maximize", load_if_exists=True
-            )
+        try:
+            with self.lock:
+                self.study: optuna.Study = self._optuna.create_study(
+                    storage=journal.JournalStorage(backend),
+                    study_name="sweep",
+                    direction="maximize",
+                    load_if_exists=True,
+                )
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{self._path} is damaged ({error}); remove {folder} and run again") from error
 
     @property
     def _path(self) -> Path:
