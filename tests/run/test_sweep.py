@@ -17,7 +17,7 @@ from workbench import TINY, bits, die, ended, in_child, start
 from holdfast.data import DataSet, Split
 from holdfast.report.sweep import Sweep
 from holdfast.run import checkpoint, config, study, sweep, toml, trials
-from holdfast.run.space import Choice, Range
+from holdfast.run.space import Axis, Choice, Range, Sampler
 from holdfast.run.study import Workshop
 
 LR = "train.optimizer.lr=1e-3..1e-1:log"
@@ -311,6 +311,29 @@ def test_without_optuna_a_sentence_says_how_to_get_it(
     done = call("sweep", recipe, "--method", "plain", "--over", LR, "--out", tmp_path / "out")
     said = "holdfast sweep needs the package optuna, which is not installed; run: pip install 'holdfast[sweep]'"
     assert one_sentence(done, 1) == said
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
+def test_a_trial_that_was_killed_while_it_was_drawn_is_drawn_to_the_end(tmp_path: Path, sampler: Sampler) -> None:
+    space = {"a": Choice((1, 2)), "b": Range(3, 4, whole=True)}
+    draw = trials._draw
+
+    def dying(trial: Any, key: str, axis: Axis) -> Any:
+        return die() if key == "b" else draw(trial, key, axis)
+
+    def work() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trials, "_draw", dying)
+            trials.Trials(tmp_path, space, sampler, 0).next(1)
+
+    assert in_child(work) == -9
+    (left,) = trials.Trials(tmp_path, space, sampler, 0).known()
+    assert (left.state, list(left.values)) == ("running", ["a"])
+    task = trials.Trials(tmp_path, space, sampler, 0).next(1)
+    assert task is not None
+    assert task.number == 0
+    assert task.values == {"a": left.values["a"], "b": task.values["b"]}
+    assert task.values["b"] in (3, 4)
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
