@@ -33,6 +33,7 @@ from holdfast.run.options import (
     Std,
     Trials,
     Weights,
+    check_subject,
 )
 from holdfast.run.progress import Progress
 
@@ -141,7 +142,7 @@ def evaluate(
     """
     asked: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
     asked |= {"threat": threat, "attack": attack, "samples": samples}
-    _check_subject(recipe, model, {"method": method, "set": changes}, asked)
+    check_subject(recipe, model, {"method": method, "set": changes}, asked)
     if model is not None:
         _evaluate_own(model, asked | {"seed": seed}, out, data_dir, device)
         return
@@ -152,19 +153,6 @@ def evaluate(
             shop.evaluate(name, number)
     _print_table(plan, shop.out)
     print(f"records: {shop.out}")
-
-
-def _check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
-    """Refuse options that belong to the other of the two things that can be evaluated."""
-    if recipe is not None and model is not None:
-        raise ValueError(f"the recipe {recipe!r} and --model {model} were given but one is evaluated; leave one out")
-    if recipe is None and model is None:
-        raise ValueError(
-            "name a recipe, or your own model, e.g. --model nets:build --data npz:my.npz --threat linf:0.1"
-        )
-    options, other = (of_model, "--model") if model is None else (of_recipe, "a recipe")
-    if given := [f"--{name}" for name, value in options.items() if value not in (None, [])]:
-        raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))
 
 
 def _evaluate_own(model: str, asked: dict[str, Any], out: Path | None, data_dir: Path | None, device: str) -> None:

@@ -1,7 +1,7 @@
 """The arguments and options that commands share, each said once."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -81,3 +81,16 @@ Attacks = Annotated[
 Samples = Annotated[
     int | None, typer.Option(help="So many test samples, spread evenly; default all.", rich_help_panel=_OWN)
 ]
+
+
+def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
+    """Refuse options that belong to the other of the two things that can be evaluated."""
+    if recipe is not None and model is not None:
+        raise ValueError(f"the recipe {recipe!r} and --model {model} were given but one is evaluated; leave one out")
+    if recipe is None and model is None:
+        raise ValueError(
+            "name a recipe, or your own model, e.g. --model nets:build --data npz:my.npz --threat linf:0.1"
+        )
+    options, other = (of_model, "--model") if model is None else (of_recipe, "a recipe")
+    if given := [f"--{name}" for name, value in options.items() if value not in (None, [])]:
+        raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))
