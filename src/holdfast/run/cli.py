@@ -237,7 +237,7 @@ def sweep(
 ) -> None:
     """Train one method with many values of some keys and find the best on validation samples; no test sample is used.
 
-    holdfast sweep quickstart --method AT --over train.optimizer.lr=1e-4..1e-1:log --over train.batch=[32,64]
+    holdfast sweep quickstart --method AT --over train.optimizer.lr=1e-4..1e-1:log --over 'train.batch=[32,64]'
 
     The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
     all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.

@@ -25,7 +25,7 @@ Over = Annotated[
         "--over",
         metavar="KEY=VALUES",
         help="A key to vary, named as in --set, and its values: a range (0.5..20), a range by orders of magnitude "
-        "(1e-4..1e-1:log) or a list ([32, 64]). May be repeated; replaces the keys of the recipe's [sweep.over].",
+        "(1e-4..1e-1:log) or a list ([32, 64]). May be repeated; replaces the recipe's table sweep.over.",
     ),
 ]
 Trials = Annotated[
