@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from holdfast.report.records import Records
-from holdfast.run import cli, config, own
+from holdfast.run import cli, config, own, sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
@@ -71,6 +71,20 @@ def test_the_recipe_of_the_page_loads() -> None:
     assert base in config.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
+
+
+def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
+    line = " ".join(blocks("docs/sweeps.md", "sh")).replace("\\\n", " ").splitlines()[1]
+    words = shlex.split(line)
+    assert words[:3] == ["holdfast", "sweep", "mnist-defences-small"]
+    asked = {name: [words[i + 1] for i, word in enumerate(words) if word == name] for name in ("--over", "--trials")}
+    (text,) = blocks("docs/sweeps.md", "toml")
+    (tmp_path / "page.toml").write_text(text)
+    typed = sweep.plan(words[2], over=asked["--over"], method="TRADES", trials=int(asked["--trials"][0]))
+    written = sweep.plan(str(tmp_path / "page.toml"))
+    assert written.space == typed.space
+    assert written.identity() == typed.identity()
+    assert written.trials == typed.trials == 30
 
 
 def commands(page: str) -> list[list[str]]:

@@ -29,6 +29,9 @@ COMMANDS = {
     ],
     "attack": ["--save", "--seed", "--round", "--out", "--data-dir", "--set", "--device"],
     "report": ["--out", "--set", "--markdown"],
+    "sweep": [
+        *("--over", "--method", "--trials", "--sampler", "--seed", "--out", "--data-dir", "--set", "--device"),
+    ],
     "list": [],
     "show": ["--set"],
 }

@@ -42,3 +42,13 @@ def test_an_error_inside_leaves_the_terminal_usable(monkeypatch: pytest.MonkeyPa
     shown.tell("train", 1, 3, "")
     shown.__exit__(KeyError, KeyError(), None)
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor is shown again
+
+
+def test_a_bar_begins_anew_for_the_same_work_of_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    with Progress() as shown:
+        for done, total in ((2, 2), (1, 5), (4, 5)):
+            shown.tell("training", done, total, "")
+    assert "4/5" in screen.getvalue()

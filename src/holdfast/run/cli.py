@@ -24,12 +24,16 @@ from holdfast.run.options import (
     Method,
     Model,
     Out,
+    Over,
     Recipe,
+    Sampler,
     Samples,
     Seed,
     Size,
     Std,
+    Trials,
     Weights,
+    check_subject,
 )
 from holdfast.run.progress import Progress
 
@@ -138,7 +142,7 @@ def evaluate(
     """
     asked: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
     asked |= {"threat": threat, "attack": attack, "samples": samples}
-    _check_subject(recipe, model, {"method": method, "set": changes}, asked)
+    check_subject(recipe, model, {"method": method, "set": changes}, asked)
     if model is not None:
         _evaluate_own(model, asked | {"seed": seed}, out, data_dir, device)
         return
@@ -149,19 +153,6 @@ def evaluate(
             shop.evaluate(name, number)
     _print_table(plan, shop.out)
     print(f"records: {shop.out}")
-
-
-def _check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
-    """Refuse options that belong to the other of the two things that can be evaluated."""
-    if recipe is not None and model is not None:
-        raise ValueError(f"the recipe {recipe!r} and --model {model} were given but one is evaluated; leave one out")
-    if recipe is None and model is None:
-        raise ValueError(
-            "name a recipe, or your own model, e.g. --model nets:build --data npz:my.npz --threat linf:0.1"
-        )
-    options, other = (of_model, "--model") if model is None else (of_recipe, "a recipe")
-    if given := [f"--{name}" for name, value in options.items() if value not in (None, [])]:
-        raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))
 
 
 def _evaluate_own(model: str, asked: dict[str, Any], out: Path | None, data_dir: Path | None, device: str) -> None:
@@ -226,6 +217,43 @@ def report(
         _check_file(markdown, "--markdown")
         write_markdown(plan, _out(plan, out), changes, markdown)
     print(f"report: {write_report(plan, _out(plan, out))}")
+
+
+@app.command()
+def sweep(
+    recipe: Recipe,
+    over: Over = [],  # noqa: B006
+    method: Annotated[str | None, typer.Option("--method", help="The method to sweep; one sweep is of one.")] = None,
+    trials: Trials = None,
+    sampler: Sampler = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="The recipe's seed that every trial is trained with; default its first."),
+    ] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Train one method with many values of some keys and find the best on validation samples; no test sample is used.
+
+    holdfast sweep quickstart --method AT --over train.optimizer.lr=1e-4..1e-1:log --over 'train.batch=[32,64]'
+
+    The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
+    all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.
+    """
+    from holdfast.report.sweep import text_sweep
+    from holdfast.run import sweep as sweeps
+
+    plan = sweeps.plan(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
+    plan = plan.called_with(data_dir, device)
+    with Progress() as progress:
+        shop = _workshop(plan.recipe, out, data_dir, device, progress)
+        found = sweeps.run(plan, shop)
+    print(text_sweep(found))
+    print(f"report: {shop.out / 'sweep' / plan.method / 'sweep.html'}")
+    if found.command:
+        print(f"train the best: {found.command}")
 
 
 @app.command("list")

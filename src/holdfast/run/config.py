@@ -16,6 +16,7 @@ from holdfast.run import checks, find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 from holdfast.run.model import ModelPlan as ModelPlan
 from holdfast.run.model import read_model
+from holdfast.run.space import SweepPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,7 @@ class Recipe:
     evaluate: EvaluatePlan
     threads: int | None = None  # cores torch may use; small models are faster on one
     arithmetic: Arithmetic = "auto"  # the numbers attacks compute with; judging is always float32
+    sweep: SweepPlan | None = None  # what `holdfast sweep` tries, where the recipe says so
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks not written yet: they can be shown, not run
 
     def model_of(self, method: str) -> ModelPlan:
@@ -175,7 +177,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 def read(table: Table, where: str = "recipe") -> Recipe:
     """A recipe from its table."""
     known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
-    known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic"}
+    known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic", "sweep"}
     for key in table:
         if key not in known:
             raise ValueError(find.unknown(f"key {key!r} in {where}", key, known))
@@ -203,6 +205,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
         threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
         arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
+        sweep=None if table.get("sweep") is None else build(SweepPlan, table["sweep"], "sweep"),
     )
     _check_references(recipe)
     return recipe

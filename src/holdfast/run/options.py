@@ -1,7 +1,7 @@
 """The arguments and options that commands share, each said once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,24 @@ DataDir = Annotated[
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]
+
+Over = Annotated[
+    list[str],
+    typer.Option(
+        "--over",
+        metavar="KEY=VALUES",
+        help="A key to vary, named as in --set, and its values: a range (0.5..20), a range by orders of magnitude "
+        "(1e-4..1e-1:log) or a list ([32, 64]). May be repeated; replaces the recipe's table sweep.over.",
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", help="How many trials in all; default 20, or every point of a grid. May be raised later."),
+]
+Sampler = Annotated[
+    Literal["tpe", "random", "grid"] | None,
+    typer.Option("--sampler", help="tpe (learns from earlier trials; default), random, or grid (every combination)."),
+]
 
 _OWN = "Your own model, in place of a recipe"
 Model = Annotated[
@@ -63,3 +81,16 @@ Attacks = Annotated[
 Samples = Annotated[
     int | None, typer.Option(help="So many test samples, spread evenly; default all.", rich_help_panel=_OWN)
 ]
+
+
+def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
+    """Refuse options that belong to the other of the two things that can be evaluated."""
+    if recipe is not None and model is not None:
+        raise ValueError(f"the recipe {recipe!r} and --model {model} were given but one is evaluated; leave one out")
+    if recipe is None and model is None:
+        raise ValueError(
+            "name a recipe, or your own model, e.g. --model nets:build --data npz:my.npz --threat linf:0.1"
+        )
+    options, other = (of_model, "--model") if model is None else (of_recipe, "a recipe")
+    if given := [f"--{name}" for name, value in options.items() if value not in (None, [])]:
+        raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 
@@ -25,7 +25,7 @@ class Progress:
             console=console,
             disable=not self._live,
         )
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def tell(self, what: str, done: int, total: int, words: str) -> None:
         """Note that ``done`` of ``total`` pieces of ``what`` are finished."""
@@ -34,8 +34,10 @@ class Progress:
                 print(f"{what}: done" + (f" ({words})" if words else ""), file=sys.stderr, flush=True)
             return
         if what not in self._tasks:
-            self._tasks[what] = int(self._bars.add_task(what, total=total, words=""))
-        self._bars.update(self._tasks[what], completed=done, words=words)  # type: ignore[arg-type]
+            self._tasks[what] = self._bars.add_task(what, total=total, words="")
+        elif self._bars.tasks[self._tasks[what]].finished:  # the same kind of work once more
+            self._bars.reset(self._tasks[what])
+        self._bars.update(self._tasks[what], completed=done, total=total, words=words)
 
     def __enter__(self) -> Self:
         self._bars.start()

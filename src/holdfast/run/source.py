@@ -67,12 +67,17 @@ def change(table: dict[str, Any], asked: str) -> None:
     if not found:
         raise ValueError(f"--set {asked!r} is not of the form key=value, e.g. --set train.epochs=3")
     path, text = found.groups()
-    *parents, last = [part.strip().strip("\"'") for part in re.findall(_PART, path)]
+    *parents, last = parts(path)
     for part in parents:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ValueError(f"--set {asked!r}: {part} is not a section")
     table[last] = value(text)
+
+
+def parts(path: str) -> list[str]:
+    """The parts of a dotted key; those that hold dots are quoted."""
+    return [part.strip().strip("\"'") for part in re.findall(_PART, path)]
 
 
 def value(text: str) -> Any:

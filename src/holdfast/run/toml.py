@@ -13,11 +13,11 @@ def dumps(table: Mapping[str, Any]) -> str:
 
 def _lines(table: Mapping[str, Any], path: str) -> list[str]:
     plain = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
-    lines = [f"{key(name)} = {_value(value)}" for name, value in plain.items()]
-    for name, value in table.items():
-        if isinstance(value, Mapping):
+    lines = [f"{key(name)} = {value(item)}" for name, item in plain.items()]
+    for name, item in table.items():
+        if isinstance(item, Mapping):
             inner = f"{path}.{key(name)}" if path else key(name)
-            lines += ["", f"[{inner}]", *_lines(value, inner)]
+            lines += ["", f"[{inner}]", *_lines(item, inner)]
     return lines
 
 
@@ -31,11 +31,12 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML, unlike JSON, wants this one escaped
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(item) for item in value)}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return _text(value) if isinstance(value, str) else repr(value)
+def value(given: Any) -> str:
+    """A value as TOML and --set want it."""
+    if isinstance(given, bool):
+        return "true" if given else "false"
+    if isinstance(given, list | tuple):
+        return f"[{', '.join(value(item) for item in given)}]"
+    if isinstance(given, float) and not math.isfinite(given):
+        return str(given)
+    return _text(given) if isinstance(given, str) else repr(given)

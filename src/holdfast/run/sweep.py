@@ -1,0 +1,302 @@
+"""A sweep: train one method of a recipe with many values of some keys, and choose on validation samples alone."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from holdfast.report import sweep as told
+from holdfast.report.atomic import write_text
+from holdfast.report.summary import Share
+from holdfast.report.sweep_page import write_sweep
+from holdfast.run import checkpoint, config, find, source, toml
+from holdfast.run.build import json_table, table_of
+from holdfast.run.config import Recipe
+from holdfast.run.space import Axis, Range, Sampler, SweepPlan, Value, read_space
+from holdfast.run.stored import read_json
+from holdfast.run.study import Workshop, commit, versions
+from holdfast.run.trials import Known, Result, Task, Trials
+
+TRIALS = 20
+_SECTIONS = ("model", "train", "craft")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What is tried: a recipe, one method and seed of it, the keys that vary and how their values are drawn."""
+
+    recipe: Recipe
+    table: Mapping[str, Any]  # the raw recipe: trials do not change when its file does
+    method: str
+    seed: int
+    space: Mapping[str, Axis]
+    sampler: Sampler
+    sampler_seed: int
+    trials: int
+    options: tuple[str, ...]  # the recipe and the options that `holdfast train` needs to read it the same way
+
+    def recipe_of(self, values: Mapping[str, Value]) -> Recipe:
+        """The recipe of one trial."""
+        return _changed(self.table, self.recipe.name, values)
+
+    def command(self, values: Mapping[str, Value], out: Path) -> str:
+        """How to train with these values and every seed of the recipe."""
+        changes = [word for change in _settings(values) for word in ("--set", change)]
+        return shlex.join(
+            ["holdfast", "train", *self.options, "--method", self.method, *changes, "--out", str(out / "best")]
+        )
+
+    def called_with(self, data_dir: Path | None, device: str) -> "Sweep":
+        """The same sweep, its command reading data and computing where this one does."""
+        place = () if data_dir is None else ("--data-dir", str(data_dir))
+        return replace(self, options=(*self.options, *place, *(() if device == "auto" else ("--device", device))))
+
+    def identity(self) -> dict[str, Any]:
+        """What its trials depend on, beside the data; how many they are may be changed later."""
+        space = {key: asdict(axis) for key, axis in self.space.items()}
+        drawn = {"sampler": self.sampler, "seed": self.sampler_seed, "space": space}
+        return {"trained": _trained(self.recipe, self.method), "seed": self.seed, "drawn": drawn}
+
+
+def plan(
+    name: str,
+    changes: Sequence[str] = (),
+    *,
+    over: Sequence[str] = (),
+    method: str | None = None,
+    seed: int | None = None,
+    sampler: Sampler | None = None,
+    trials: int | None = None,
+) -> Sweep:
+    """A sweep from the recipe's [sweep] table and what was asked beside it, checked as far as it can be unrun."""
+    table = source.table(name)
+    for change in changes:
+        source.change(table, change)
+    recipe = config.read(table, name)
+    given = recipe.sweep or SweepPlan()
+    given = replace(
+        given,
+        method=method or given.method,
+        sampler=sampler or given.sampler,
+        trials=given.trials if trials is None else trials,
+        over=_asked(over) if over else given.over,
+    )
+    chosen = _method(recipe, given.method)
+    if seed is not None and seed not in recipe.seeds:
+        known = ", ".join(map(str, recipe.seeds))
+        raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")
+    space = read_space(given.over)
+    if not space:
+        raise ValueError(
+            "nothing to sweep; name a key and its values, e.g. --over train.optimizer.lr=1e-4..1e-1:log, "
+            "or write a [sweep.over] table into the recipe"
+        )
+    space = {key: _checked(table, recipe, chosen, key, axis) for key, axis in space.items()}
+    return Sweep(
+        recipe=recipe,
+        table=table,
+        method=chosen,
+        seed=recipe.seeds[0] if seed is None else seed,
+        space=space,
+        sampler=given.sampler,
+        sampler_seed=given.seed,
+        trials=_count(space, given),
+        options=(name, *(word for change in changes for word in ("--set", change))),
+    )
+
+
+def _asked(over: Sequence[str]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for asked in over:
+        one: dict[str, Any] = {}
+        try:
+            source.change(one, asked)
+        except ValueError:
+            raise ValueError(
+                f"--over {asked!r} is not of the form key=values, e.g. --over train.batch=[32,64]"
+            ) from None
+        (axis,) = read_space(one)
+        if axis in read_space(table):
+            raise ValueError(f"--over names {axis} twice; leave one out")
+        table = source.merge(table, one)
+    return table
+
+
+def _method(recipe: Recipe, name: str | None) -> str:
+    if name is None and len(recipe.methods) > 1:
+        raise ValueError(f"a sweep is of one method; choose it with --method: {', '.join(recipe.methods)}")
+    name = next(iter(recipe.methods)) if name is None else name
+    if name not in recipe.methods:
+        raise ValueError(find.unknown(f"method {name!r}", name, recipe.methods))
+    return name
+
+
+def _count(space: Mapping[str, Axis], plan: SweepPlan) -> int:
+    """How many trials there are to be."""
+    if plan.sampler != "grid":
+        return plan.trials or TRIALS
+    for key, axis in space.items():
+        if axis.listed is None:
+            raise ValueError(f"{key} is {axis}, which a grid cannot count; give a list of values or another --sampler")
+    points = prod(len(axis.listed or ()) for axis in space.values())
+    return min(points, plan.trials or points)
+
+
+def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, axis: Axis) -> Axis:
+    """The axis, known to be one that the method feels; a range is of integers where the key takes nothing else."""
+    section, *rest = source.parts(key)
+    if section not in _SECTIONS and [section, *rest[:1]] != ["methods", method]:
+        allowed = ", ".join([*_SECTIONS, f"methods.{toml.key(method)}"])
+        raise ValueError(f"{key} cannot be swept: trials are judged alike, so only keys under {allowed} may vary")
+    if isinstance(axis, Range) and axis.whole:
+        axis = replace(axis, whole=not _accepted(table, recipe, {key: axis.low + 0.5}))
+    tried = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
+    if len({json.dumps(_trained(one, method), sort_keys=True) for one in tried}) == 1:
+        raise ValueError(f"{key} cannot be swept: it changes nothing about {method}, whose own keys may overrule it")
+    if any(one.methods[method].train.validate_samples != _samples(recipe, method) for one in tried):
+        raise ValueError(f"{key} cannot be swept: every trial must be judged on the same validation samples")
+    return axis
+
+
+def _samples(recipe: Recipe, method: str) -> int:
+    return recipe.methods[method].train.validate_samples
+
+
+def _accepted(table: Mapping[str, Any], recipe: Recipe, values: Mapping[str, Value]) -> bool:
+    try:
+        _changed(table, recipe.name, values)
+    except ValueError:
+        return False
+    return True
+
+
+def _changed(table: Mapping[str, Any], name: str, values: Mapping[str, Value]) -> Recipe:
+    changed = deepcopy(dict(table))
+    for change in _settings(values):
+        source.change(changed, change)
+    return config.read(changed, name)
+
+
+def _settings(values: Mapping[str, Value]) -> list[str]:
+    return [f"{key}={toml.value(value)}" for key, value in values.items()]
+
+
+def _trained(recipe: Recipe, method: str) -> dict[str, Any]:
+    """Everything of a recipe that decides what a method becomes and how it is judged."""
+    parts = {name: json_table(recipe.table()["methods"][name]) for name in _chain(recipe, method)}
+    models = {name: json_table(recipe.model_of(name)) for name in parts}
+    judged = {"validate": json_table(recipe.validate), "data": table_of(recipe.data)}
+    return {"methods": parts, "models": models, "arithmetic": recipe.arithmetic, **judged}
+
+
+def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
+    """The method and those it starts from."""
+    while method is not None and method in recipe.methods:
+        yield method
+        method = recipe.methods[method].train.init_from
+
+
+def run(sweep: Sweep, shop: Workshop) -> told.Sweep:
+    """Train what is missing, as one of possibly several processes, and write tables and page after every trial."""
+    trials = _opened(sweep, shop)
+    while True:
+        task = trials.next(sweep.trials)
+        result = _write(sweep, trials)
+        shop.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
+        if task is None:
+            break
+        try:
+            _attempt(sweep, shop, trials, task)
+        finally:
+            task.claim.release()
+    if result.best is None and not result.running:
+        raise RuntimeError(f"no trial of {len(result.trials)} ended well; the first: {result.trials[0].reason}")
+    return result
+
+
+def _opened(sweep: Sweep, shop: Workshop) -> Trials:
+    folder = shop.out / "sweep" / sweep.method
+    folder.mkdir(parents=True, exist_ok=True)
+    trials = Trials(folder, sweep.space, sweep.sampler, sweep.sampler_seed)
+    path = folder / "sweep.json"
+    text = json.dumps(sweep.identity() | {"digest": shop.data.digest}, indent=1, sort_keys=True) + "\n"
+    with trials.lock:
+        if not path.is_file():
+            write_text(path, text)
+        if path.read_text(encoding="utf-8") != text:
+            raise ValueError(f"{folder} holds a sweep of other settings; choose another --out or remove it")
+    return trials
+
+
+def _attempt(sweep: Sweep, shop: Workshop, trials: Trials, task: Task) -> None:
+    """Train one trial; what goes wrong is its result, but for a disk that fails every trial alike."""
+    try:
+        result = _train(sweep, shop, trials.folder / "trials" / str(task.number), task)
+    except OSError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        trials.failed(task, reason)
+        shop.progress("training", 1, 1, f"trial {task.number} failed: {reason}")
+    else:
+        trials.done(task, result)
+
+
+def _train(sweep: Sweep, shop: Workshop, folder: Path, task: Task) -> Result:
+    def tell(what: str, done: int, total: int, said: str) -> None:
+        shop.progress("training", done, total, ", ".join(filter(None, [f"trial {task.number}", said])))
+
+    bench = replace(shop, recipe=sweep.recipe_of(task.values), out=folder, progress=tell)
+    bench.train(sweep.method, sweep.seed)
+    place = bench.folder(sweep.method, sweep.seed)
+    _, kept = checkpoint.read(place / "best.safetensors")
+    return Result(
+        robust=kept["robust"],
+        clean=kept["clean"],
+        samples=kept["samples"],
+        epoch=kept["epoch"],
+        seconds=read_json(place / "trained.json")["seconds"],
+    )
+
+
+def _write(sweep: Sweep, trials: Trials) -> told.Sweep:
+    with trials.lock:  # the last to finish a trial is the last to write
+        found = _told(sweep, trials)
+        write_sweep(trials.folder, found)
+    return found
+
+
+def _told(sweep: Sweep, trials: Trials) -> told.Sweep:
+    recipe = sweep.recipe
+    found = told.Sweep(
+        name=recipe.name,
+        title=recipe.title,
+        method=sweep.method,
+        seed=sweep.seed,
+        judge=f"{find.name_of(recipe.validate)} ({recipe.validate.threat})",
+        sampler=sweep.sampler,
+        axes=[
+            told.Axis(key=key, values=str(axis), log=isinstance(axis, Range) and axis.log, listed=axis.listed)
+            for key, axis in sweep.space.items()
+        ],
+        trials=[_trial(known) for known in trials.known()],
+        asked=sweep.trials,
+        recipe=toml.dumps(recipe.table()),
+        versions=versions() | {"optuna": version("optuna"), "commit": str(commit())},
+    )
+    if found.best is None:
+        return found
+    return replace(found, command=sweep.command(found.best.values, trials.folder))
+
+
+def _trial(known: Known) -> told.Trial:
+    one = told.Trial(number=known.number, state=known.state, values=known.values, reason=known.reason)
+    if (result := known.result) is None:
+        return one
+    robust, clean = (Share(round(part * result.samples), result.samples) for part in (result.robust, result.clean))
+    return replace(one, robust=robust, clean=clean, epoch=result.epoch, seconds=result.seconds)

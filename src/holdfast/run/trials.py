@@ -1,0 +1,207 @@
+"""The trials of a sweep: drawn by Optuna (Akiba et al. 2019), kept in its journal, shared by processes.
+
+The journal is a file of JSON lines that is only appended to: nothing in it is unpickled, and no reader waits for a
+writer or fails with a locked database, as with SQLite. One file lock orders the writers, and one per trial says who
+works on it; the system frees both when a process ends, however it ends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.report.sweep import DONE, FAILED, RUNNING, SAME
+from holdfast.rng import Rng
+from holdfast.run.space import Axis, Choice, Sampler, Value
+
+if TYPE_CHECKING:
+    import optuna
+    from filelock import FileLock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a trial is judged by: accuracy on validation samples, of the epoch that training kept."""
+
+    robust: float
+    clean: float
+    samples: int
+    epoch: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the journal knows of a trial."""
+
+    number: int
+    state: str
+    values: Mapping[str, Value]
+    result: Result | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trial that this process alone works on until it lets go of the claim."""
+
+    trial: "optuna.Trial"
+    values: dict[str, Value]
+    claim: "FileLock"
+
+    @property
+    def number(self) -> int:
+        """Its number in the sweep, from 0."""
+        return self.trial.number
+
+
+class Trials:
+    """The trials under a folder."""
+
+    def __init__(self, folder: Path, space: Mapping[str, Axis], sampler: Sampler, seed: int) -> None:
+        self._optuna = library()
+        from filelock import FileLock
+
+        self.folder, self.space, self.sampler, self.seed = folder, space, sampler, seed
+        self.lock = FileLock(folder / "journal.lock")
+        journal = self._optuna.storages.journal
+        backend = journal.JournalFileBackend(str(self._path), lock_obj=cast(Any, _Order(self.lock, self._path)))
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        try:
+            with self.lock:
+                self.study: optuna.Study = self._optuna.create_study(
+                    storage=journal.JournalStorage(backend),
+                    study_name="sweep",
+                    direction="maximize",
+                    load_if_exists=True,
+                )
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{self._path} is damaged ({error}); remove {folder} and run again") from error
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "journal.log"
+
+    def next(self, limit: int) -> Task | None:
+        """A trial that a stopped process left, else a new one while there are fewer than ``limit``; else None."""
+        with self.lock:
+            trials = self.study.get_trials(deepcopy=False)
+            for left in trials:
+                if left.state == self._optuna.trial.TrialState.RUNNING and (task := self._taken(left)):
+                    return task
+            for number in range(len(trials), limit):
+                self.study.sampler = self._sampler(number)
+                if (task := self._drawn(self.study.ask())) is not None:
+                    return task
+        return None
+
+    def _taken(self, left: "optuna.trial.FrozenTrial") -> Task | None:
+        """The claim on a trial whose process is gone; what that process had not drawn yet is drawn now."""
+        claim = self._claim(left.number)
+        if claim is None:
+            return None
+        self.study.sampler = self._sampler(left.number)
+        trial = self._optuna.trial.Trial(self.study, left._trial_id)
+        return Task(trial, {key: _draw(trial, key, axis) for key, axis in self.space.items()}, claim)
+
+    def _drawn(self, trial: "optuna.Trial") -> Task | None:
+        """The values of a new trial; one that is like an earlier one would end like it and is not run."""
+        claim = self._claim(trial.number)
+        assert claim is not None  # the number is new and only the holder of the lock gives numbers
+        values = {key: _draw(trial, key, axis) for key, axis in self.space.items()}
+        earlier = self.study.get_trials(deepcopy=False)[: trial.number]
+        same = next((other.number for other in earlier if other.params == values), None)
+        if same is None:
+            return Task(trial, values, claim)
+        trial.set_user_attr("reason", f"same values as trial {same}")
+        self._tell(trial, state=self._optuna.trial.TrialState.PRUNED)
+        claim.release()
+        return None
+
+    def _claim(self, number: int) -> "FileLock | None":
+        from filelock import FileLock, Timeout
+
+        place = self.folder / "trials" / str(number)
+        place.mkdir(parents=True, exist_ok=True)
+        claim = FileLock(place / "claim.lock", blocking=False)
+        try:
+            claim.acquire()
+        except Timeout:
+            return None
+        return claim
+
+    def done(self, task: Task, result: Result) -> None:
+        """Note how a trial ended."""
+        task.trial.set_user_attr("result", asdict(result))
+        self._tell(task.trial, result.robust)
+
+    def failed(self, task: Task, reason: str) -> None:
+        """Note why a trial could not be finished."""
+        task.trial.set_user_attr("reason", reason)
+        self._tell(task.trial, state=self._optuna.trial.TrialState.FAIL)
+
+    def _tell(self, trial: "optuna.Trial", value: float | None = None, state: Any = None) -> None:
+        with self.lock:  # so that nobody who sees the trial running finds its claim free
+            self.study.sampler = self._optuna.samplers.RandomSampler()  # a grid's would stop a loop that is not there
+            self.study.tell(trial, value, state)
+
+    def known(self) -> list[Known]:
+        """Every trial so far."""
+        states = {"COMPLETE": DONE, "FAIL": FAILED, "PRUNED": SAME}
+        found = []
+        for trial in self.study.get_trials(deepcopy=False):
+            told, state = trial.user_attrs, states.get(trial.state.name, RUNNING)
+            result = Result(**told["result"]) if state == DONE else None
+            reason = str(told.get("reason", "")) if state in (FAILED, SAME) else ""
+            found.append(
+                Known(number=trial.number, state=state, values=dict(trial.params), result=result, reason=reason)
+            )
+        return found
+
+    def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
+        """What draws the trial of this number: seeded by it, so no two draw alike and a stop changes nothing."""
+        samplers, seed = self._optuna.samplers, Rng(self.seed).fork("sweep").fork(number).seed % 2**32
+        if self.sampler == "grid":
+            points = {key: axis.listed or () for key, axis in self.space.items()}
+            return cast("optuna.samplers.BaseSampler", samplers.GridSampler(points, seed=self.seed))
+        if self.sampler == "random":
+            return cast("optuna.samplers.BaseSampler", samplers.RandomSampler(seed=seed))
+        return cast("optuna.samplers.BaseSampler", samplers.TPESampler(seed=seed, constant_liar=True))
+
+
+def library() -> ModuleType:
+    """Optuna, or one sentence that says how to get it."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError(
+            "holdfast sweep needs the package optuna, which is not installed; run: pip install 'holdfast[sweep]'"
+        ) from error
+    return optuna
+
+
+def _draw(trial: "optuna.Trial", key: str, axis: Axis) -> Value:
+    if isinstance(axis, Choice):
+        return cast(Value, trial.suggest_categorical(key, axis.values))
+    if axis.whole:
+        return trial.suggest_int(key, int(axis.low), int(axis.high), log=axis.log)
+    return trial.suggest_float(key, axis.low, axis.high, log=axis.log)
+
+
+class _Order:
+    """The lock that Optuna takes to append: ours, which the system frees, and a line cut off by a kill goes first."""
+
+    def __init__(self, lock: "FileLock", path: Path) -> None:
+        self._lock, self._path = lock, path
+
+    def acquire(self) -> bool:
+        self._lock.acquire()
+        written = self._path.read_bytes()
+        if not written.endswith(b"\n"):
+            with self._path.open("r+b") as file:
+                file.truncate(written.rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        self._lock.release()

@@ -1,0 +1,118 @@
+"""The words, tables and page of a sweep: every trial is there, and no name or value can do anything."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from test_html import HOSTILE, Page
+
+from holdfast.report.summary import Share
+from holdfast.report.sweep import DONE, FAILED, RUNNING, Axis, Sweep, Trial, csv_text, markdown, text_sweep, words
+from holdfast.report.sweep_page import render_sweep, sweep_plots
+
+
+def made(number: int, held: int, **values: object) -> Trial:
+    robust, clean = Share(held, 50), Share(45, 50)
+    return Trial(number=number, state=DONE, values=values, robust=robust, clean=clean, epoch=2, seconds=1.25)
+
+
+@pytest.fixture
+def sweep() -> Sweep:
+    return Sweep(
+        name="tiny",
+        title="Tiny",
+        method="TRADES",
+        seed=0,
+        judge="pgd (linf eps 0.2)",
+        sampler="tpe",
+        axes=[Axis(key="beta", values="0.5..20:log", log=True), Axis(key="form", values="[a, b]", listed=("a", "b"))],
+        trials=[
+            made(0, 20, beta=1.0, form="a"),
+            made(1, 31, beta=6.123456789, form="b"),
+            Trial(number=2, state=FAILED, values={"beta": 20.0, "form": "a"}, reason="the loss is nan"),
+            made(3, 31, beta=5.0, form="a"),
+            Trial(number=4, state=RUNNING, values={"beta": 2.0}),
+        ],
+        asked=6,
+        recipe="title = 1",
+        command="holdfast train tiny --set beta=6.123456789",
+    )
+
+
+def hostile(sweep: Sweep) -> Sweep:
+    trial = replace(made(0, 20), values={HOSTILE: HOSTILE})
+    failed = Trial(number=1, state=FAILED, values={HOSTILE: HOSTILE}, reason=HOSTILE)
+    texts = dict.fromkeys(("name", "title", "method", "judge", "sampler", "recipe", "command"), HOSTILE)
+    axes = [Axis(key=HOSTILE, values=HOSTILE, listed=(HOSTILE,))]
+    return replace(sweep, **texts, axes=axes, trials=[trial, failed], versions={HOSTILE: HOSTILE})
+
+
+def test_the_earliest_of_the_best_wins_and_the_others_follow(sweep: Sweep) -> None:
+    assert sweep.best is sweep.trials[1]
+    assert [trial.number for trial in sweep.ranked] == [1, 3, 0, 2, 4]
+    assert (sweep.ended, sweep.running) == (4, 1)
+    assert replace(sweep, trials=sweep.trials[2:3]).best is None
+
+
+def test_words_say_the_interval_the_number_and_the_caution(sweep: Sweep) -> None:
+    best = Share(31, 50)
+    said = " ".join(words(sweep))
+    assert f"95 % interval {100 * best.low:.1f} to {100 * best.high:.1f}" in said
+    assert "Best of 3: trial 1 (beta 6.123, form b) holds 62.0 % of 50 validation samples" in said
+    assert "looks better than it is" in said
+    assert "1 of 5 trials failed." in said
+    assert "1 of 5 trials did not end yet." in said
+
+
+def test_tables_hold_every_trial(sweep: Sweep) -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_text(sweep))))
+    assert [int(row["trial"]) for row in rows] == [0, 1, 2, 3, 4]
+    assert float(rows[1]["beta"]) == 6.123456789
+    assert float(rows[1]["robust_low"]) == Share(31, 50).low
+    assert (rows[2]["robust"], rows[2]["reason"]) == ("", "the loss is nan")
+    lines = [line for line in text_sweep(sweep).splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + len(sweep.trials)
+    assert len({line.count("|") for line in lines}) == 1
+    assert "failed: the loss is nan" in text_sweep(sweep)
+    assert sweep.command in markdown(sweep)
+
+
+def test_plots_show_every_trial_that_ended(sweep: Sweep) -> None:
+    history, beta, form = sweep_plots(sweep)
+    line, points = history.figure["data"]
+    assert line["y"] == [40.0, 62.0, 62.0]
+    assert points["x"] == [0, 1, 3]
+    assert points["marker"]["symbol"] == ["circle", "star", "circle"]
+    for plot in (history, beta, form):
+        assert plot.figure["data"][-1]["y"] == [40.0, 62.0, 62.0]
+    assert beta.figure["data"][0]["x"] == [1.0, 6.123456789, 5.0]
+    assert beta.figure["layout"]["xaxis"]["type"] == "log"
+    assert form.figure["layout"]["xaxis"]["categoryarray"] == ["a", "b"]
+    assert sweep_plots(replace(sweep, trials=sweep.trials[2:3])) == []
+
+
+def test_the_page_shows_it_all(sweep: Sweep) -> None:
+    page = Page(render_sweep(sweep))
+    assert page.count("tr") == 1 + len(sweep.trials) + 1 + len(sweep.axes)
+    assert sum("data-plot" in attributes for _, attributes in page.elements) == 3
+    for text in (sweep.command, "the loss is nan", "6.123", "0.5..20:log", *words(sweep)):
+        assert text in page.text
+
+
+def test_no_name_or_value_can_do_anything(sweep: Sweep) -> None:
+    source, tame = render_sweep(hostile(sweep)), render_sweep(replace(sweep, axes=sweep.axes[:1]))
+    page = Page(source)
+    assert page.count("script") == Page(tame).count("script") == 3
+    assert page.count("img") == 0
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert HOSTILE in page.text
+    found = re.search(r'id="figures">(.*?)</script>', source, re.DOTALL)
+    assert found
+    for figure in json.loads(found[1]):
+        assert "<img" not in json.dumps([figure["data"], figure["layout"]])
+    prose, _, _ = markdown(hostile(sweep)).partition("```sh\n")
+    assert "<" not in prose
+    assert "\u2028" not in prose
