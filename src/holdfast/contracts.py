@@ -71,6 +71,11 @@ class Rows:
         """The rows selected by a mask or by positions."""
         return Rows(self.y[which], self.index[which], {name: value[which] for name, value in self.given.items()})
 
+    def put(self, where: Tensor, other: Rows) -> Rows:
+        """Rows with others in these positions."""
+        given = {name: value.index_copy(0, where, other.given[name]) for name, value in self.given.items()}
+        return Rows(self.y.index_copy(0, where, other.y), self.index.index_copy(0, where, other.index), given)
+
 
 @dataclass(frozen=True)
 class Needs:

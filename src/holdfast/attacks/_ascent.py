@@ -64,7 +64,7 @@ class Ascent:
         check(x, rows, self.threat)
         with crafting(model, rng) as view, torch.inference_mode(False), torch.enable_grad():
             board = _Board(self, x.detach(), rows, rng)
-            active = board.fill(None)
+            active = board.begin()
             while active is not None:
                 active = self._step(view, board, active, watch)
         return board.answer
@@ -84,7 +84,7 @@ class Ascent:
         leaves = board.judge(view, active, here, out, loss.detach())
         if not self.looks_at_last:
             leaves = board.retire(moved, leaves)
-        return board.fill(moved.take(~leaves)) if leaves.any() else moved
+        return board.replace(moved, leaves) if leaves.any() else moved
 
     def _move(self, active: "_Active", grad: Tensor, loss: Tensor) -> "_Active":
         point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
@@ -113,14 +113,16 @@ class _Active:
         ids, x, x_adv, t = (part[which] for part in (self.ids, self.x, self.x_adv, self.t))
         return _Active(ids, x, x_adv, corners, self.rows.take(which), state, t, self.left)
 
-    def join(self, other: "_Active") -> "_Active":
-        given = {name: torch.cat([value, other.rows.given[name]]) for name, value in self.rows.given.items()}
-        rows = Rows(torch.cat([self.rows.y, other.rows.y]), torch.cat([self.rows.index, other.rows.index]), given)
-        corners = tuple(torch.cat(pair) for pair in zip(self.corners, other.corners, strict=True))
-        state = tuple(torch.cat(pair) for pair in zip(self.state, other.state, strict=True))
-        mine, theirs = (self.ids, self.x, self.x_adv, self.t), (other.ids, other.x, other.x_adv, other.t)
-        ids, x, x_adv, t = (torch.cat(pair) for pair in zip(mine, theirs, strict=True))
-        return _Active(ids, x, x_adv, corners, rows, state, t, min(self.left, other.left))
+    def put(self, where: Tensor, other: "_Active") -> "_Active":
+        """Others in the places of some; images are overwritten, which costs by the newcomer, not by the batch."""
+        whole = zip(
+            (self.ids, self.x, self.x_adv, self.t, *self.corners, *self.state),
+            (other.ids, other.x, other.x_adv, other.t, *other.corners, *other.state),
+            strict=True,
+        )
+        for old, new in whole:
+            old[where] = new
+        return replace(self, rows=self.rows.put(where, other.rows), left=min(self.left, other.left))
 
 
 class _Board:
@@ -170,14 +172,26 @@ class _Board:
         self.tries[ids] += 1
         self.waiting = torch.cat([self.waiting, ids[self.tries[ids] < self.plan.restarts]])
 
-    def fill(self, active: _Active | None) -> _Active | None:
-        """Top the micro-batch up from those who wait; None when nobody is left."""
-        room = _micro.size() - (0 if active is None else len(active.ids))
+    def begin(self) -> _Active | None:
+        """The first micro-batch; None where there are no samples."""
+        ids = self._next(_micro.size())
+        return self._begin(ids) if len(ids) else None
+
+    def replace(self, active: _Active, leaves: Tensor) -> _Active | None:
+        """Those who wait in the places of those who leave; None when nobody is left."""
+        places = leaves.nonzero().squeeze(1)
+        ids = self._next(len(places))
+        if len(ids):
+            active = active.put(places[: len(ids)], self._begin(ids))
+        if len(ids) == len(places):
+            return active
+        stays = ~leaves
+        stays[places[: len(ids)]] = True
+        return active.take(stays) if stays.any() else None
+
+    def _next(self, room: int) -> Tensor:
         ids, self.waiting = self.waiting[:room], self.waiting[room:]
-        if len(ids) == 0:
-            return active if active is not None and len(active.ids) else None
-        fresh = self._begin(ids)
-        return fresh if active is None or len(active.ids) == 0 else active.join(fresh)
+        return ids
 
     def _begin(self, ids: Tensor) -> _Active:
         x, rows = self.x[ids], self.rows.take(ids)
