@@ -27,7 +27,7 @@ from holdfast.methods.tla import TLA
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 from holdfast.run import assemble, checkpoint, cli, study
-from holdfast.run.config import OptimizerPlan
+from holdfast.run.config import OptimizerPlan, SchedulePlan
 from holdfast.run.train import Job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
@@ -80,6 +80,9 @@ JOBS: dict[str, Callable[[Path], Job]] = {
     "tla": lambda folder: toy_job(folder, TLA(**at_method(pool=6, warmup=0.5))),
     "augmented": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), augment=AUGMENT),
     "proxies": lambda folder: toy_job(folder, Proxies(), **MOMENTUM),  # type: ignore[arg-type]
+    "one cycle": lambda folder: toy_job(
+        folder, schedule=SchedulePlan(name="one_cycle"), clip_norm=0.5, optimizer=OptimizerPlan(name="sgd", lr=0.5)
+    ),
     "dropout": lambda folder: toy_job(folder, Plain()),
 }
 

@@ -110,6 +110,68 @@ def test_every_step_has_the_learning_rate_of_the_schedule(
         assert torch.allclose(before[name] - after[name], torch.tensor(0.25 * sum(factors)), atol=1e-5)
 
 
+@dataclass(eq=False)
+class Lopsided(nn.Module):
+    """Pulls on its own proxies three times as hard as on the model."""
+
+    needs = Needs()
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.proxies = nn.Parameter(torch.zeros(5))
+
+    def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        total = Pull()(model, batch, progress=progress, rng=rng).total + 3 * self.proxies.sum()
+        return Terms(total, {"sum": total})
+
+
+@pytest.mark.parametrize("longest", [0.5, 1000.0])
+def test_gradients_of_model_and_method_are_clipped_together(tmp_path: Path, toys: DataSet, longest: float) -> None:
+    sgd = OptimizerPlan(name="sgd", lr=0.25, momentum=0.0)
+    still = run_job(toy_job(tmp_path / "b", Lopsided(), optimizer=replace(sgd, lr=0.0)), toys)  # type: ignore[arg-type]
+    job = run_job(toy_job(tmp_path / "a", Lopsided(), optimizer=sgd, clip_norm=longest), toys)  # type: ignore[arg-type]
+    before, after = weights(still.folder), weights(job.folder)
+    trained = [name for name in after if name.endswith((".weight", ".bias"))]
+    length = (sum(after[name].numel() for name in trained) + 5 * 3**2) ** 0.5
+    share = min(1.0, longest / length)
+    assert (share < 1) == (longest == 0.5)
+    for name in trained:
+        assert torch.allclose(before[name] - after[name], torch.tensor(9 * 0.25 * share), atol=1e-5)
+    assert torch.allclose(weights(job.folder, "method")["proxies"], torch.tensor(-9 * 0.25 * 3 * share), atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Steep:
+    """A finite loss whose gradient is infinite, from a step on."""
+
+    needs = Needs()
+
+    def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        total = torch.stack([(p - p.detach()).sum() for p in model.parameters()]).sum()
+        return Terms(total if round(progress * 9) < 5 else total.abs().sqrt(), {})
+
+
+def test_a_gradient_without_a_length_stops_before_the_weights_are_lost(tmp_path: Path, toys: DataSet) -> None:
+    job = toy_job(tmp_path / "a", Steep(), clip_norm=1.0)
+    with pytest.raises(FloatingPointError, match=r"the gradient has length (nan|inf) at step 5; try a smaller"):
+        run_job(job, toys)
+    tensors, facts = checkpoint.read(job.folder / "checkpoint.safetensors")
+    assert facts["step"] == 4
+    assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
+
+
+def test_settings_that_came_later_are_not_named_where_they_change_nothing(tmp_path: Path, toys: DataSet) -> None:
+    """A folder of an older version goes on: its job.json has none of them."""
+    job = run_job(toy_job(tmp_path / "a"), toys)
+    table = json.loads((job.folder / "job.json").read_text())["train"]
+    old = {"epochs", "batch", "optimizer", "schedule", "augment", "select", "init_from", "validate_samples"}
+    assert set(table) == old | {"save_every"}
+    assert set(table["schedule"]) == {"name", "at", "gamma"}
+    for plan in ({"clip_norm": 2.0}, {"schedule": SchedulePlan(warmup=0.4)}):
+        with pytest.raises(ValueError, match="other settings"):
+            run_job(other(job, **plan), toys)
+
+
 def test_one_step_is_a_step_of_plain_torch(tmp_path: Path, toys: DataSet) -> None:
     """The loop against its ten lines: model, order, loss and Adam by hand."""
     job = run_job(toy_job(tmp_path / "a", epochs=1, batch=10), toys)

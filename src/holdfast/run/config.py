@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import cos, inf, pi
+from math import inf
 from typing import Any, Literal, cast
 
 from torch import nn
 
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
-from holdfast.data.augment import Augment
 from holdfast.geometry import Threat
 from holdfast.models.arithmetic import Arithmetic
 from holdfast.run import checks, find, source
 from holdfast.run.build import Table, build, build_attack, build_method, build_threat, member, scalar, section, table_of
 from holdfast.run.model import ModelPlan as ModelPlan
 from holdfast.run.model import read_model
+from holdfast.run.plan import OptimizerPlan as OptimizerPlan
+from holdfast.run.plan import SchedulePlan as SchedulePlan
+from holdfast.run.plan import TrainPlan as TrainPlan
 from holdfast.run.space import SweepPlan
 
 
@@ -27,53 +29,6 @@ class DataPlan:
     valid: float | int = 0.1
     seed: int = 0  # decides who is in validation; the same for every model of the study
     verify: bool = True  # refuse files whose checksum is not the published one
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerPlan:
-    """The optimizer. Weight decay acts on kernels only, not on biases and batch norm, as the reference codes do."""
-
-    name: Literal["adam", "adamw", "sgd"] = "adam"
-    lr: float = 1e-3
-    momentum: float = 0.9  # sgd only
-    weight_decay: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulePlan:
-    """The learning rate over training: constant, multiplied by ``gamma`` at each epoch of ``at``, or cosine to zero."""
-
-    name: Literal["constant", "step", "cosine"] = "constant"
-    at: tuple[float, ...] = ()
-    gamma: float = 0.1
-
-    def factor(self, epoch: float, epochs: int) -> float:
-        """What the learning rate is multiplied by at a (fractional) epoch."""
-        if self.name == "step":
-            return self.gamma ** sum(epoch >= milestone for milestone in self.at)
-        if self.name == "cosine":
-            return 0.5 * (1 + cos(pi * min(1.0, epoch / epochs)))
-        return 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainPlan:
-    """How long and with what a model is trained."""
-
-    epochs: int
-    batch: int = 50
-    optimizer: OptimizerPlan = OptimizerPlan()
-    schedule: SchedulePlan = SchedulePlan()
-    augment: Augment = field(default_factory=Augment)  # of the images of a step: the batch, its positives, its pool
-    select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
-    init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
-    validate_samples: int = 1000
-    save_every: int = 500  # steps between checkpoints; each epoch ends with one anyway
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "validate_samples", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ from holdfast.run.build import table_of
 from holdfast.run.config import Entry
 from holdfast.run.judge import accuracy
 from holdfast.run.model import ModelPlan
+from holdfast.run.plan import trimmed
+from holdfast.run.schedule import check_schedule, scheduled
 
 LOGS_PER_EPOCH = 10
 
@@ -47,7 +49,8 @@ class Job:
         start = None if self.init_from is None else checkpoint.digest(checkpoint.read(self.init_from)[0])
         plan = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
         plan |= {"data": data.digest, "init_from": start}
-        return cast(dict[str, Any], table_of(self.entry)) | plan
+        entry = cast(dict[str, Any], table_of(self.entry))
+        return entry | {"train": trimmed(self.entry.train, entry["train"])} | plan
 
     def check(self, data: DataSet) -> str:
         """Refuse a folder that holds another job; gives the text that identifies this one."""
@@ -81,32 +84,37 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     if job.init_from is not None:
         checkpoint.load_weights(net, checkpoint.read(job.init_from)[0], job.init_from)
     batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device, plan.augment)
+    steps = batches.order.steps
+    total = plan.epochs * steps
+    check_schedule(plan, steps)
     job.claim(data)  # only now: what cannot be built must not take the folder
     if job.done:
         return
     if isinstance(method, nn.Module):
         fabric.to_device(method)
-    model, optimizer = fabric.setup(net, build_optimizer(plan.optimizer, net, method))
+    bare = build_optimizer(plan.optimizer, net, method)
+    model, optimizer = fabric.setup(net, bare)
     model.mark_forward_method("outputs")
     run = _Run(job, net, method, optimizer, batches)
     run.resume()
-    steps = batches.order.steps
-    total = plan.epochs * steps
+    schedule = scheduled(plan, bare, steps, run.step)
     while run.step < total:
         epoch, place = divmod(run.step, steps)
         order = batches.order.epoch(epoch)
         for which in order[place:]:
             started = time.perf_counter()
             model.train()
-            for group in optimizer.param_groups:
-                group["lr"] = plan.optimizer.lr * plan.schedule.factor(run.step / steps, plan.epochs)
             batch = batches.batch(run.step, which)
             terms = method(model, batch, progress=run.step / total, rng=rng.fork(run.step))
             _stop_if_broken(terms, run.step)
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(terms.total)
+            if plan.clip_norm is not None:
+                _clip(fabric, model, optimizer, plan.clip_norm, run.step)
             optimizer.step()
             run.step += 1
+            if run.step < total:
+                schedule.step()
             run.cost = run.cost + terms.cost
             if run.step % max(1, steps // LOGS_PER_EPOCH) == 0:
                 run.log("train", epoch + 1, {"loss": terms.total, **terms.parts})
@@ -204,6 +212,13 @@ def _stop_if_broken(terms: Terms, step: int) -> None:
         f"the loss is {terms.total.item():g} at step {step} (term {', '.join(bad) or 'total'}); "
         "try a smaller learning rate or a longer eps warm-up"
     )
+
+
+def _clip(fabric: Fabric, model: Any, optimizer: Any, longest: float, step: int) -> None:
+    """Shorten the gradient of everything the optimizer trains, the method's own parameters too."""
+    length = fabric.clip_gradients(model, optimizer, max_norm=longest, error_if_nonfinite=False)
+    if length is None or not torch.isfinite(length):  # before the step: the weights stay good
+        raise FloatingPointError(f"the gradient has length {length} at step {step}; try a smaller learning rate")
 
 
 def _generators() -> dict[str, Tensor]:

@@ -1,0 +1,82 @@
+"""How a model is trained: the plans under [train] of a recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from math import cos, inf, pi
+from typing import Any, Literal
+
+from holdfast.data.augment import Augment
+
+LATER: Mapping[str, bool] = {"later": True}
+"""Marks a setting that older results lack: a job names it only where it is not the default, so that those go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerPlan:
+    """The optimizer. Weight decay acts on kernels only, not on biases and batch norm, as the reference codes do."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.9  # sgd only
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePlan:
+    """The learning rate over training, which changes from step to step.
+
+    ``constant``; ``step``, piecewise constant: multiplied by ``gamma`` at each epoch of ``at``; ``cosine`` to zero;
+    ``one_cycle`` (Smith and Topin 2018): from 1/25 of the optimizer's rate up to it over the share ``warmup`` of
+    training, then down to nearly zero, along cosines. Momentum stays as the optimizer has it.
+    """
+
+    name: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
+    at: tuple[float, ...] = ()
+    gamma: float = 0.1
+    warmup: float = field(default=0.3, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.warmup < 1:
+            raise ValueError(f"warmup is {self.warmup} but it is the share of training in (0, 1) before the peak")
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        """What the learning rate is multiplied by at a (fractional) epoch; one_cycle is torch's own."""
+        if self.name == "step":
+            return self.gamma ** sum(epoch >= milestone for milestone in self.at)
+        if self.name == "cosine":
+            return 0.5 * (1 + cos(pi * min(1.0, epoch / epochs)))
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """How long and with what a model is trained."""
+
+    epochs: int
+    batch: int = 50
+    optimizer: OptimizerPlan = OptimizerPlan()
+    schedule: SchedulePlan = SchedulePlan()
+    augment: Augment = field(default_factory=Augment)  # of the images of a step: the batch, its positives, its pool
+    select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
+    init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
+    validate_samples: int = 1000
+    save_every: int = 500  # steps between checkpoints; each epoch ends with one anyway
+    clip_norm: float | None = field(default=None, metadata=LATER)  # longest gradient of all trained parameters together
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "validate_samples", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
+        if self.clip_norm is not None and not 0 < self.clip_norm < inf:
+            raise ValueError(f"clip_norm is {self.clip_norm} but the longest gradient allowed is a number above 0")
+
+
+def trimmed(plan: TrainPlan, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a plan as an older version would have written it, where it means the same."""
+    schedule = _without_later(plan.schedule, table["schedule"])
+    return _without_later(plan, table) | {"schedule": schedule}
+
+
+def _without_later(plan: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+    quiet = {f.name for f in fields(plan) if f.metadata.get("later") and getattr(plan, f.name) == f.default}
+    return {name: value for name, value in table.items() if name not in quiet}
