@@ -28,6 +28,7 @@ from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 from holdfast.run import assemble, checkpoint, cli, study
 from holdfast.run.config import OptimizerPlan, SchedulePlan
+from holdfast.run.plan import EMAPlan, SWAPlan
 from holdfast.run.train import Job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
@@ -83,13 +84,16 @@ JOBS: dict[str, Callable[[Path], Job]] = {
     "one cycle": lambda folder: toy_job(
         folder, schedule=SchedulePlan(name="one_cycle"), clip_norm=0.5, optimizer=OptimizerPlan(name="sgd", lr=0.5)
     ),
+    "ema": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), ema=EMAPlan(decay=0.8)),
+    "swa": lambda folder: toy_job(folder, swa=SWAPlan(start=0.34)),
     "dropout": lambda folder: toy_job(folder, Plain()),
+    "dropout swa": lambda folder: toy_job(folder, Plain(), swa=SWAPlan(start=0.34)),
 }
 
 
 @pytest.fixture(params=JOBS)
 def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Job]:
-    if request.param == "dropout":
+    if request.param.startswith("dropout"):
         swap_encoder(monkeypatch)
     return JOBS[request.param]
 

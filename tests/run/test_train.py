@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from math import cos, nan, pi
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from holdfast.rng import Rng
 from holdfast.run import checkpoint
 from holdfast.run import train as loop
 from holdfast.run.config import ModelPlan, OptimizerPlan, SchedulePlan
+from holdfast.run.plan import EMAPlan, SWAPlan
 
 SEEN: list[float] = []  # the loop works on a copy of its method, so what a spy sees must lie outside of it
 SEEDS: list[int] = []
@@ -167,7 +169,8 @@ def test_settings_that_came_later_are_not_named_where_they_change_nothing(tmp_pa
     old = {"epochs", "batch", "optimizer", "schedule", "augment", "select", "init_from", "validate_samples"}
     assert set(table) == old | {"save_every"}
     assert set(table["schedule"]) == {"name", "at", "gamma"}
-    for plan in ({"clip_norm": 2.0}, {"schedule": SchedulePlan(warmup=0.4)}):
+    plans = {"clip_norm": 2.0, "schedule": SchedulePlan(warmup=0.4), "ema": EMAPlan(), "swa": SWAPlan(), "patience": 2}
+    for plan in ({name: value} for name, value in plans.items()):
         with pytest.raises(ValueError, match="other settings"):
             run_job(other(job, **plan), toys)
 
@@ -217,7 +220,7 @@ def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) ->
     passes = {"forwards": 9 * 8, "backwards": 9 * 8}
     kept = {name: checkpoint.digest(weights(job.folder, name)) for name in ("best", "last")}
     assert trained.pop("weights") == kept
-    assert trained == {"steps": 9, "epochs": 3, "best": best, "best_epoch": first, **passes}
+    assert trained == {"steps": 9, "epochs": 3, "ended": "epochs", "best": best, "best_epoch": first, **passes}
 
 
 @pytest.mark.parametrize(("select", "best"), [("robust", 2), ("clean", 3)])
@@ -253,13 +256,14 @@ class Untouchable(Split):
         return object.__getattribute__(self, name)
 
 
-def test_training_never_touches_the_test_split(tmp_path: Path, toys: DataSet) -> None:
+@pytest.mark.parametrize("plan", [{}, {"ema": EMAPlan(), "patience": 1}, {"swa": SWAPlan()}])
+def test_training_never_touches_the_test_split(tmp_path: Path, toys: DataSet, plan: dict[str, Any]) -> None:
     test = Untouchable(toys.test.x, toys.test.y, toys.test.index)
     data = DataSet("toy", toys.train, toys.valid, test, toys.classes)
     assert data.digest == toys.digest  # computed before the split is closed: it identifies the data in job.json
     test.__dict__["armed"] = True
-    job = run_job(toy_job(tmp_path / "a", Adversarial(**at_method())), data)
-    assert bits(job.folder) == bits(run_job(toy_job(tmp_path / "b", Adversarial(**at_method())), toys).folder)
+    job = run_job(toy_job(tmp_path / "a", Adversarial(**at_method()), **plan), data)
+    assert bits(job.folder) == bits(run_job(toy_job(tmp_path / "b", Adversarial(**at_method()), **plan), toys).folder)
     with pytest.raises(AssertionError, match="looked at the test split"):
         _ = data.test.x
 

@@ -88,6 +88,10 @@ class Batches:
             pool = self._take("pool", step, self.pool.draw(step))
         return Batch(batch.x, batch.y, batch.index, positive, pool)
 
+    def images(self, step: int, which: Tensor) -> Tensor:
+        """The images alone of the batch that this step has."""
+        return self._take("batch", step, which).x
+
     def _take(self, role: str, step: int, which: Tensor) -> Batch:
         """Samples as they are seen in this role at this step; keyed by sample, so their neighbours change nothing."""
         batch = self.split.batch(which, self.device)

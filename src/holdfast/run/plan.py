@@ -49,6 +49,35 @@ class SchedulePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EMAPlan:
+    """Exponential moving average of the weights after every step (Polyak and Juditsky 1992), kept instead of them.
+
+    Batch norm's running statistics are averaged alike.
+    """
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise ValueError(f"decay is {self.decay} but it is the share of the average that stays, in (0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SWAPlan:
+    """Mean of the weights at the end of every epoch after the share ``start`` of training (SWA, Izmailov et al. 2018).
+
+    Batch norm's running statistics are computed anew for the mean, in one pass over the epoch's clean images. Epochs
+    before ``start`` are validated as they are but cannot be the best.
+    """
+
+    start: float = 0.75
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < 1:
+            raise ValueError(f"start is {self.start} but it is the share of training before the mean, in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainPlan:
     """How long and with what a model is trained."""
 
@@ -62,6 +91,9 @@ class TrainPlan:
     validate_samples: int = 1000
     save_every: int = 500  # steps between checkpoints; each epoch ends with one anyway
     clip_norm: float | None = field(default=None, metadata=LATER)  # longest gradient of all trained parameters together
+    ema: EMAPlan | None = field(default=None, metadata=LATER)
+    swa: SWAPlan | None = field(default=None, metadata=LATER)
+    patience: int | None = field(default=None, metadata=LATER)  # epochs without a better one, by select, before the end
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "validate_samples", "save_every"):
@@ -69,6 +101,15 @@ class TrainPlan:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.clip_norm is not None and not 0 < self.clip_norm < inf:
             raise ValueError(f"clip_norm is {self.clip_norm} but the longest gradient allowed is a number above 0")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience is {self.patience} but training waits for a better epoch at least 1 epoch")
+        if self.ema is not None and self.swa is not None:
+            raise ValueError("ema and swa are both given but weights are averaged in one way; leave one of them out")
+
+    @property
+    def passed_over(self) -> int:
+        """How many epochs come before the first that can be the best."""
+        return 0 if self.swa is None else int(self.swa.start * self.epochs + 1e-9)  # 0.29 of 100 is 28.99... in floats
 
 
 def trimmed(plan: TrainPlan, table: Mapping[str, Any]) -> dict[str, Any]:

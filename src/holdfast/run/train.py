@@ -18,6 +18,7 @@ from holdfast.report.atomic import write_text
 from holdfast.rng import Rng
 from holdfast.run import checkpoint
 from holdfast.run.assemble import Batches, build_model, build_optimizer
+from holdfast.run.average import Average
 from holdfast.run.build import table_of
 from holdfast.run.config import Entry
 from holdfast.run.judge import accuracy
@@ -98,7 +99,7 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     run = _Run(job, net, method, optimizer, batches)
     run.resume()
     schedule = scheduled(plan, bare, steps, run.step)
-    while run.step < total:
+    while not run.ended:
         epoch, place = divmod(run.step, steps)
         order = batches.order.epoch(epoch)
         for which in order[place:]:
@@ -112,6 +113,7 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
             if plan.clip_norm is not None:
                 _clip(fabric, model, optimizer, plan.clip_norm, run.step)
             optimizer.step()
+            run.average.after_step()
             run.step += 1
             if run.step < total:
                 schedule.step()
@@ -119,7 +121,8 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
             if run.step % max(1, steps // LOGS_PER_EPOCH) == 0:
                 run.log("train", epoch + 1, {"loss": terms.total, **terms.parts})
             if run.step % steps == 0:
-                run.validate(model, data.valid, epoch + 1, fabric.device)
+                run.cost = run.cost + run.average.after_epoch(epoch + 1)
+                run.validate(data.valid, epoch + 1, fabric.device)
             run.seconds += time.perf_counter() - started
             if run.step % steps == 0 or run.step % plan.save_every == 0:
                 run.save()
@@ -137,8 +140,18 @@ class _Run:
         self.method = method if isinstance(method, nn.Module) else nn.Module()  # the others have nothing to remember
         self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
         self.cost = Cost()
+        self.average = Average(job.entry.train, net, batches)
         self.lines: list[str] = []
         torch.manual_seed(Rng(job.seed).fork("torch").seed)  # for models that draw from torch's own generator
+
+    @property
+    def ended(self) -> str:
+        """Why training is over, by nothing but what a checkpoint holds; empty while it is not."""
+        plan, (epoch, place) = self.job.entry.train, divmod(self.step, self.batches.order.steps)
+        if epoch >= plan.epochs:
+            return "epochs"
+        waited = 0 if place else epoch - max(self.best_epoch, plan.passed_over)
+        return "patience" if plan.patience is not None and waited >= plan.patience else ""
 
     def resume(self) -> None:
         """Go on from the last checkpoint, if there is one; what was logged after it is forgotten."""
@@ -150,6 +163,8 @@ class _Run:
             checkpoint.load_weights(self.net, checkpoint.under("model", tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
             checkpoint.load_weights(self.method, checkpoint.under("method", tensors), path)
+            if self.average.model is not None:
+                checkpoint.load_weights(self.average.model, checkpoint.under("average", tensors), path)
             self.batches.restore(checkpoint.under("sampler", tensors))
             _set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
@@ -162,6 +177,8 @@ class _Run:
         tensors = checkpoint.prefixed("model", self.net.state_dict())
         tensors |= checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
         tensors |= checkpoint.prefixed("method", self.method.state_dict())
+        if self.average.model is not None:
+            tensors |= checkpoint.prefixed("average", self.average.model.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
         tensors |= checkpoint.prefixed("generator", _generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
@@ -176,26 +193,34 @@ class _Run:
         with (self.job.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(self.lines[-1])
 
-    def validate(self, model: nn.Module, split: Split, epoch: int, device: torch.device) -> None:
+    def validate(self, split: Split, epoch: int, device: torch.device) -> None:
         """Clean and robust accuracy on validation samples; the best model so far is kept."""
         some = split.take(torch.arange(min(len(split), self.job.entry.train.validate_samples)))
-        clean, robust = accuracy(model, some, self.job.validate, device, Rng(self.job.seed).fork("validate"))
+        clean, robust = accuracy(
+            self.average.kept, some, self.job.validate, device, Rng(self.job.seed).fork("validate")
+        )
         self.log("valid", epoch, {"clean": clean, "robust": robust})
         self.words = f"epoch {epoch}: validation {clean:.1%} clean, {robust:.1%} under attack"
         reached = robust if self.job.entry.train.select == "robust" else clean
-        if reached > self.best:
+        if reached > self.best and epoch > self.job.entry.train.passed_over:
             self.best, self.best_epoch = reached, epoch
             facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(some)}
-            checkpoint.write(self.job.folder / "best.safetensors", self.net.state_dict(), facts)
+            checkpoint.write(self.job.folder / "best.safetensors", self.average.kept.state_dict(), facts)
 
     def finish(self) -> None:
         """Keep the last weights too, and say that training has ended."""
-        folder, epochs = self.job.folder, self.job.entry.train.epochs
+        folder, epochs = self.job.folder, self.step // self.batches.order.steps
         write_text(folder / "metrics.jsonl", "".join(self.lines))  # lines were appended, which a power failure may lose
-        checkpoint.write(folder / "last.safetensors", self.net.state_dict(), {"epoch": epochs})
+        checkpoint.write(folder / "last.safetensors", self.average.kept.state_dict(), {"epoch": epochs})
         if proxies := self.method.state_dict():  # what the method learned beside the model
             checkpoint.write(folder / "method.safetensors", proxies, {"epoch": epochs})
-        facts = {"steps": self.step, "epochs": epochs, "best_epoch": self.best_epoch, "best": self.best}
+        facts = {
+            "steps": self.step,
+            "epochs": epochs,
+            "ended": self.ended,
+            "best_epoch": self.best_epoch,
+            "best": self.best,
+        }
         facts |= {"seconds": self.seconds, **asdict(self.cost)}
         kept = {
             name: checkpoint.digest(checkpoint.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")
