@@ -292,6 +292,7 @@ def test_unknown_names_at_every_level(change: str, near: str) -> None:
         ("train={epochs=1, ema={}, swa={}}", "train: ema and swa are both given but weights are averaged in one way"),
         ("train.patience=0", "train: patience is 0 but training waits for a better epoch at least 1 epoch"),
         ("train.patience=1.5", "train.patience is 1.5: "),
+        ("train.precision=bf16", "train.precision is 'bf16': input should be 'float32' or 'bf16-mixed'"),
         ("train=3", "train must be a table of settings but is 3"),
         ("methods.AT.train=3", "methods.AT.train must be a table of settings but is 3"),
         ("methods=3", "methods must be a table"),

@@ -124,7 +124,7 @@ def test_dropout_was_on(tmp_path: Path, toys: DataSet, monkeypatch: pytest.Monke
     whole = bits(run_job(toy_job(tmp_path / "whole"), toys).folder)
     with pytest.raises(KeyboardInterrupt):
         run_job(toy_job(tmp_path / "parts"), toys, stop_at=4)
-    monkeypatch.setattr("holdfast.run.train._set_generators", lambda states: None)
+    monkeypatch.setattr("holdfast.run.train.set_generators", lambda states: None)
     assert bits(run_job(toy_job(tmp_path / "parts"), toys).folder)["last.safetensors"] != whole["last.safetensors"]
 
 

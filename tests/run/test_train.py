@@ -170,6 +170,7 @@ def test_settings_that_came_later_are_not_named_where_they_change_nothing(tmp_pa
     assert set(table) == old | {"save_every"}
     assert set(table["schedule"]) == {"name", "at", "gamma"}
     plans = {"clip_norm": 2.0, "schedule": SchedulePlan(warmup=0.4), "ema": EMAPlan(), "swa": SWAPlan(), "patience": 2}
+    plans |= {"precision": "bf16-mixed"}
     for plan in ({name: value} for name, value in plans.items()):
         with pytest.raises(ValueError, match="other settings"):
             run_job(other(job, **plan), toys)

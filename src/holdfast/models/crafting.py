@@ -12,6 +12,7 @@ from holdfast.contracts import Model, Outputs
 from holdfast.models import folding
 from holdfast.models.arithmetic import chosen
 from holdfast.models.classifier import adapt
+from holdfast.models.mixed import Mixed
 from holdfast.rng import Rng
 
 _differed: WeakSet[nn.Module] = WeakSet()  # models whose folded form was once found to give other outputs
@@ -91,8 +92,9 @@ def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor) -> Tensor:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside the wrappers of a training engine, which crafting needs none of."""
-    while type(model).__module__.startswith("lightning") or isinstance(model, nn.parallel.DistributedDataParallel):
+    """The network inside the wrappers of training, which crafting needs none of."""
+    wrappers = (nn.parallel.DistributedDataParallel, Mixed)
+    while type(model).__module__.startswith("lightning") or isinstance(model, wrappers):
         model = cast(nn.Module, model.module)
     return model
 

@@ -28,6 +28,7 @@ def noting(model: nn.Module) -> Iterator[list[Noted]]:
 
     def noted(norm: _BatchNorm) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
+            x = x.to(cast(Tensor, norm.running_mean).dtype)  # statistics keep their digits where x has fewer
             variance, mean = torch.var_mean(x, _axes(x), correction=0)
             notes[norm] = Noted(norm, mean, variance)
             _move_averages(norm, x, mean.detach(), variance.detach())

@@ -95,6 +95,8 @@ class TrainPlan:
     swa: SWAPlan | None = field(default=None, metadata=LATER)
     patience: int | None = field(default=None, metadata=LATER)  # epochs without a better one, by select, before the end
 
+    precision: Literal["float32", "bf16-mixed"] = field(default="float32", metadata=LATER)  # of training passes
+
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "validate_samples", "save_every"):
             if getattr(self, name) < 1:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +22,11 @@ from holdfast.run.assemble import Batches, build_model, build_optimizer
 from holdfast.run.average import Average
 from holdfast.run.build import table_of
 from holdfast.run.config import Entry
+from holdfast.run.generators import generators, set_generators
 from holdfast.run.judge import accuracy
 from holdfast.run.model import ModelPlan
 from holdfast.run.plan import trimmed
+from holdfast.run.precision import Precision, check_precision
 from holdfast.run.schedule import check_schedule, scheduled
 
 LOGS_PER_EPOCH = 10
@@ -87,16 +90,19 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device, plan.augment)
     steps = batches.order.steps
     total = plan.epochs * steps
-    check_schedule(plan, steps)
+    if not job.done:
+        check_schedule(plan, steps)
+        check_precision(plan, fabric.device)
     job.claim(data)  # only now: what cannot be built must not take the folder
     if job.done:
         return
     if isinstance(method, nn.Module):
         fabric.to_device(method)
     bare = build_optimizer(plan.optimizer, net, method)
-    model, optimizer = fabric.setup(net, bare)
+    precision = Precision(plan, net, method, fabric.device)
+    model, optimizer = fabric.setup(precision.model, bare)
     model.mark_forward_method("outputs")
-    run = _Run(job, net, method, optimizer, batches)
+    run = _Run(job, net, method, optimizer, batches, precision)
     run.resume()
     schedule = scheduled(plan, bare, steps, run.step)
     while not run.ended:
@@ -106,7 +112,8 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
             started = time.perf_counter()
             model.train()
             batch = batches.batch(run.step, which)
-            terms = method(model, batch, progress=run.step / total, rng=rng.fork(run.step))
+            ask = partial(method, model, batch, progress=run.step / total, rng=rng.fork(run.step))
+            terms = precision.terms(run.step, ask)
             _stop_if_broken(terms, run.step)
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(terms.total)
@@ -134,13 +141,19 @@ class _Run:
     """What changes during training, its log and its files."""
 
     def __init__(
-        self, job: Job, net: nn.Module, method: Method, optimizer: torch.optim.Optimizer, batches: Batches
+        self,
+        job: Job,
+        net: nn.Module,
+        method: Method,
+        optimizer: torch.optim.Optimizer,
+        batches: Batches,
+        precision: Precision,
     ) -> None:
         self.job, self.net, self.optimizer, self.batches = job, net, optimizer, batches
         self.method = method if isinstance(method, nn.Module) else nn.Module()  # the others have nothing to remember
         self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
         self.cost = Cost()
-        self.average = Average(job.entry.train, net, batches)
+        self.average, self.precision = Average(job.entry.train, net, batches), precision
         self.lines: list[str] = []
         torch.manual_seed(Rng(job.seed).fork("torch").seed)  # for models that draw from torch's own generator
 
@@ -166,10 +179,11 @@ class _Run:
             if self.average.model is not None:
                 checkpoint.load_weights(self.average.model, checkpoint.under("average", tensors), path)
             self.batches.restore(checkpoint.under("sampler", tensors))
-            _set_generators(checkpoint.under("generator", tensors))
+            set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
             self.best, self.best_epoch, self.words = facts["best"], facts["best_epoch"], facts["words"]
             self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
+            self.precision.fall_back(facts.get("float32_from"))
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:
@@ -180,9 +194,9 @@ class _Run:
         if self.average.model is not None:
             tensors |= checkpoint.prefixed("average", self.average.model.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
-        tensors |= checkpoint.prefixed("generator", _generators())
+        tensors |= checkpoint.prefixed("generator", generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
-        facts["cost"] = asdict(self.cost)
+        facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from}
         checkpoint.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
@@ -222,6 +236,8 @@ class _Run:
             "best": self.best,
         }
         facts |= {"seconds": self.seconds, **asdict(self.cost)}
+        if self.precision.mixed is not None:
+            facts["float32_from"] = self.precision.float32_from
         kept = {
             name: checkpoint.digest(checkpoint.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")
         }
@@ -244,16 +260,3 @@ def _clip(fabric: Fabric, model: Any, optimizer: Any, longest: float, step: int)
     length = fabric.clip_gradients(model, optimizer, max_norm=longest, error_if_nonfinite=False)
     if length is None or not torch.isfinite(length):  # before the step: the weights stay good
         raise FloatingPointError(f"the gradient has length {length} at step {step}; try a smaller learning rate")
-
-
-def _generators() -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states |= {f"cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
-    return states
-
-
-def _set_generators(states: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([state for name, state in states.items() if name.startswith("cuda")])
