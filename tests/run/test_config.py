@@ -14,7 +14,8 @@ from holdfast.attacks.pgd import PGD
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
 from holdfast.run import config, find, toml
-from holdfast.run.config import Recipe, SchedulePlan, TransferPlan, read
+from holdfast.run.config import Recipe, SchedulePlan, TrainPlan, TransferPlan, read
+from holdfast.run.plan import EMAPlan
 
 
 def changed(*changes: str) -> Recipe:
@@ -402,6 +403,15 @@ def test_circles_of_starts() -> None:
         changed("methods.AT.train.init_from=TLA", "methods.TLA.train.init_from=AT")
     assert changed("methods.AT.train.init_from=plain", "methods.TLA.train.init_from=AT")
     assert changed("train.init_from=weights/any.safetensors")
+
+
+def test_what_training_may_go_without_can_be_left_out_again() -> None:
+    given = {"epochs": 1, "ema": {"decay": 0.9}, "patience": 3, "clip_norm": 1.0}
+    off = {"ema": False, "swa": False, "patience": False, "clip_norm": False, "init_from": False}
+    recipe = read(table(train=given, methods={"plain": {}, "bare": {"name": "plain", "train": off}}))
+    assert recipe.methods["plain"].train == TrainPlan(epochs=1, ema=EMAPlan(decay=0.9), patience=3, clip_norm=1.0)
+    assert recipe.methods["bare"].train == TrainPlan(epochs=1)
+    assert read(recipe.table()).table() == recipe.table()
 
 
 def test_schedules_by_hand() -> None:

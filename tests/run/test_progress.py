@@ -34,6 +34,15 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "50.0% clean" in said
 
 
+def test_a_piece_that_ends_early_is_a_full_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    with Progress() as shown:
+        shown.tell("train", 1, 9, "")
+        shown.tell("train", 2, 2, "")
+    assert "2/2" in screen.getvalue()
+
+
 def test_an_error_inside_leaves_the_terminal_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True))

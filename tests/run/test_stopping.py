@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from workbench import bits, run_job, same, toy_job
+from workbench import FABRIC, bits, run_job, same, toy_job
 
 from holdfast.data import DataSet
 from holdfast.run import checkpoint
 from holdfast.run import train as loop
 from holdfast.run.plan import SWAPlan
+from holdfast.run.train import train
 
 Tell = Callable[..., Iterator[tuple[float, float]]]
 
@@ -68,6 +69,15 @@ def test_an_interrupted_run_ends_at_the_same_epoch(
     assert not (tmp_path / "parts" / "trained.json").exists()
     assert bits(run_job(toy_job(tmp_path / "parts", epochs=5, patience=2), toys).folder) == whole
     assert list(left) == [ROBUST[-1]]  # the fifth epoch was never trained
+
+
+def test_the_end_is_told_as_one(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
+    tell(*ROBUST)
+    seen: list[tuple[int, int]] = []
+    train(
+        toy_job(tmp_path / "a", epochs=5, patience=1), toys, FABRIC, lambda done, total, _: seen.append((done, total))
+    )
+    assert seen == [*((step, 15) for step in range(1, 9)), (9, 9)]
 
 
 def test_waiting_begins_with_the_first_epoch_that_can_be_the_best(tmp_path: Path, toys: DataSet, tell: Tell) -> None:

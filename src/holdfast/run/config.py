@@ -171,6 +171,8 @@ def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     craft = build_attack(_crafting(recipe.get("craft", {}), "craft"), "craft", threat)
     own = {"name": name, **section(table, where)}
     plan = source.merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
+    spare = {f.name for f in fields(TrainPlan) if f.default is None}  # false leaves them out, over a base or [train]
+    plan = {key: value for key, value in plan.items() if key not in spare or value is not False}
     model = own.pop("model", None)
     if model is not None:
         model = read_model(source.merge(recipe["model"], section(model, f"{where}.model")), f"{where}.model")

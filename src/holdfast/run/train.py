@@ -133,7 +133,7 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
             run.seconds += time.perf_counter() - started
             if run.step % steps == 0 or run.step % plan.save_every == 0:
                 run.save()
-            tick(run.step, total, run.words)
+            tick(run.step, run.step if run.ended else total, run.words)
     run.finish()
 
 
