@@ -30,10 +30,15 @@ def write_page(path: Path, study: Study) -> None:
 
 def render(study: Study) -> str:
     """The page of a study as HTML."""
+    return filled("page.html", _numbers(study) | _figures(study))
+
+
+def filled(template: str, values: dict[str, Any]) -> str:
+    """A page from its template, with style and scripts inside; every value is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"eps": eps_text, "percent": text.percent, "p": text.p_text, "seeds": text.seeds_text}
-    template = environment.from_string(_resource("page.html"))
-    return template.render(_numbers(study) | _figures(study) | _scripts())
+    style = {"style": Markup(_resource("page.css"))}
+    return environment.from_string(_resource(template)).render(values | style | _scripts())
 
 
 def _numbers(study: Study) -> dict[str, Any]:
