@@ -189,3 +189,17 @@ def test_every_recipe_that_comes_along_reads_with_the_real_learners(name: str, m
     assert set(found.metrics) == {"Euclidean", "NCA", "LMNN", "ITML", "ARML"}
     assert found.certify.k == (1, 11)
     assert len(found.seeds) >= 3
+
+
+def test_what_is_certified_is_the_classifier_of_the_learners() -> None:
+    from holdfast.learners import MahalanobisKNN
+
+    rng = np.random.default_rng(0)
+    x, y, inputs = np.round(rng.normal(size=(60, 4)), 1), rng.integers(0, 4, 60), np.round(rng.normal(size=(80, 4)), 1)
+    root = rng.normal(size=(2, 4))
+    for k in (1, 5):
+        theirs = MahalanobisKNN(root.T @ root, n_neighbors=k).fit(x, y).predict(inputs)
+        subject = Neighbors(
+            points=torch.from_numpy(x), labels=torch.from_numpy(y), matrix=torch.from_numpy(root.T @ root), k=k
+        )
+        assert (subject.predict(torch.from_numpy(inputs)).numpy() == theirs).all()

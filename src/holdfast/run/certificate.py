@@ -134,6 +134,6 @@ def learners() -> Mapping[str, type]:
     for info in iter_modules(folder.__path__):
         module = import_module(f"holdfast.learners.{info.name}")
         for _, cls in getmembers(module, isclass):
-            if cls.__module__ == module.__name__ and not info.name.startswith("_") and hasattr(cls, "get_metric"):
+            if cls.__module__ == module.__name__ and not info.name.startswith("_") and hasattr(cls, "transform"):
                 found[info.name] = cls
     return found
