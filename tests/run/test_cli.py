@@ -16,12 +16,13 @@ import torch
 from workbench import bits
 
 from holdfast.data import DataSet
-from holdfast.run import checkpoint, cli, config, find, toml
+from holdfast.run import certificate, checkpoint, cli, config, find, source, toml
 from holdfast.run.assemble import build_model
 from holdfast.run.config import ModelPlan
 
 COMMANDS = {
     "run": ["--out", "--data-dir", "--set", "--device"],
+    "certify": ["--metric", "--seed", "--out", "--data-dir", "--markdown", "--set"],
     "train": ["--method", "--seed", "--out", "--data-dir", "--set", "--device"],
     "evaluate": [
         *("--method", "--seed", "--out", "--data-dir", "--set", "--device", "--model", "--weights", "--data"),
@@ -75,7 +76,7 @@ def test_the_first_help_shows_where_to_start(call: Any) -> None:
     assert call().code == 2  # without a command the help is shown, but nothing was done
 
 
-@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "data", "recipes"])
+@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "learners", "data", "recipes"])
 def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     from holdfast import data
 
@@ -85,7 +86,8 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
         "models": find.names("encoder"),
         "heads": find.names("head"),
         "data": data.names(),
-        "recipes": config.names(),
+        "learners": list(certificate.learners()),
+        "recipes": config.names() + source.names("certificates"),
     }
     done = call("list", kind)
     assert done.code == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.report.records import Records
@@ -74,7 +74,7 @@ def main_table(study: Study) -> Table:
     here = {name: a for name, a in study.attacks().items() if a.norm == study.norm and a.speaks_for(study.eps)}
     attacked = [Column(name, "minimal" if a.minimal else "", _under(name, study.eps)) for name, a in here.items()]
     # the worst case stands second: with many attacks a wide table scrolls, and this is the number to read
-    return _table(study, [Column("Clean", "no attack", _clean), worst_column(study), *attacked])
+    return tabulated(study.by_name(), [Column("Clean", "no attack", _clean), worst_column(study), *attacked])
 
 
 def other_table(study: Study) -> Table | None:
@@ -85,7 +85,7 @@ def other_table(study: Study) -> Table | None:
         if math.isfinite(attack.eps) and not (attack.norm == study.norm and attack.speaks_for(study.eps))
     }
     columns = [Column(name, f"{a.norm} {eps_text(a.eps)}", _under(name, a.eps)) for name, a in others.items()]
-    return _table(study, columns) if columns else None
+    return tabulated(study.by_name(), columns) if columns else None
 
 
 def worst_column(study: Study) -> Column:
@@ -111,9 +111,9 @@ def _under(name: str, eps: float) -> Callable[[Records], Share | None]:
     return lambda records: against(records, name, eps) if name in records.attacks else None
 
 
-def _table(study: Study, columns: Sequence[Column]) -> Table:
-    rows = [_row(name, runs, columns) for name, runs in study.by_name().items()]
-    return Table(tuple(columns), tuple(rows))
+def tabulated(runs: Mapping[str, Sequence[Run]], columns: Sequence[Column]) -> Table:
+    """The runs of each name against these columns."""
+    return Table(tuple(columns), tuple(_row(name, group, columns) for name, group in runs.items()))
 
 
 def _row(name: str, runs: Sequence[Run], columns: Sequence[Column]) -> Row:

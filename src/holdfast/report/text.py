@@ -87,10 +87,10 @@ def _who(run: Run) -> str:
 
 def text_table(study: Study) -> str:
     """The numbers of the page as Markdown that also reads well in a terminal."""
-    parts = [_markdown(main_table(study))]
+    parts = [markdown_table(main_table(study))]
     other = other_table(study)
     if other:
-        parts += ["Attacks at another norm or eps, each at its own:", _markdown(other)]
+        parts += ["Attacks at another norm or eps, each at its own:", markdown_table(other)]
     note = "Per cent that hold: mean ± standard deviation over seeds [95 % Wilson interval, widest over seeds]."
     words = [" ".join(headline(study)), *(f"Warning: {warning}" for warning in warnings(study))]
     return "\n\n".join([*parts, note, *map(plain, words)]) + "\n"
@@ -156,7 +156,8 @@ def _caution(table: Table) -> list[str]:
     return [f"{tail}; the deviation over seeds shows how much a retrained model may differ."]
 
 
-def _markdown(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A table as Markdown that also reads well in a terminal."""
     head = ["Method", *(f"{c.title} ({c.note})" if c.note else c.title for c in table.columns), "n", "Seeds"]
     body = [
         [row.name, *map(cell_text, row.cells), "/".join(map(str, dict.fromkeys(row.n))), ", ".join(map(str, row.seeds))]

@@ -3,7 +3,6 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.run import config, find, toml
+from holdfast.run import certificate, config, find, listing, source, toml
 from holdfast.run.options import (
     Against,
     Attacks,
@@ -20,6 +19,7 @@ from holdfast.run.options import (
     Data,
     DataDir,
     Device,
+    Markdown,
     Mean,
     Method,
     Model,
@@ -203,9 +203,7 @@ def attack(
 def report(
     recipe: Recipe,
     out: Out = None,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", help="Also write the numbers to this file, as text for documentation.")
-    ] = None,
+    markdown: Markdown = None,
     changes: Changes = [],  # noqa: B006
 ) -> None:
     """Write the page again from the records; no model is touched."""
@@ -256,23 +254,44 @@ def sweep(
         print(f"train the best: {found.command}")
 
 
+@app.command()
+def certify(
+    recipe: Recipe,
+    metric: Annotated[str | None, typer.Option("--metric", help="Only this metric of the recipe; default all.")] = None,
+    seed: Seed = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    markdown: Markdown = None,
+    changes: Changes = [],  # noqa: B006
+) -> None:
+    """Learn the metrics of a recipe and prove radii for their nearest neighbours; run again to go on."""
+    from holdfast.report.certified import text_certified
+    from holdfast.run.certify import run as certify_all
+    from holdfast.run.markdown import write_certificates
+
+    plan = certificate.load(recipe, changes)
+    if markdown is not None:
+        _check_file(markdown, "--markdown")
+    with Progress() as progress:
+        place = Path("runs") / plan.name if out is None else out
+        study = certify_all(plan, place, data_dir, progress.tell, metric, seed)
+    print(text_certified(study))
+    if markdown is not None:
+        write_certificates(study, changes, markdown)
+    print(f"report: {place / 'report.html'}")
+
+
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="attacks, methods, models, heads, data or recipes.")] = "recipes",
+    kind: Annotated[
+        str, typer.Argument(help="attacks, methods, models, heads, learners, data or recipes.")
+    ] = "recipes",
 ) -> None:
     """What recipes can name, with a sentence on each; the recipes themselves where nothing is asked."""
-    kinds: dict[str, Callable[[], list[tuple[str, str]]]] = {
-        "attacks": lambda: _classes("attack"),
-        "methods": lambda: _classes("method"),
-        "models": lambda: _classes("encoder"),
-        "heads": lambda: _classes("head"),
-        "data": _data,
-        "recipes": lambda: [(name, config.load(name).description) for name in config.names()],
-    }
-    if kind not in kinds:
-        raise ValueError(find.unknown(f"kind {kind!r}", kind, kinds))
+    if kind not in listing.KINDS:
+        raise ValueError(find.unknown(f"kind {kind!r}", kind, listing.KINDS))
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, words in kinds[kind]():
+    for name, words in listing.KINDS[kind]():
         table.add_row(f"[bold]{escape(name)}[/bold]", escape(words))
     Console().print(table)
 
@@ -280,18 +299,8 @@ def list_(
 @app.command()
 def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
     """Print a recipe with every default written out; the output is a recipe itself."""
-    print(toml.dumps(config.load(recipe, changes).table()), end="")
-
-
-def _classes(kind: str) -> list[tuple[str, str]]:
-    found = [(name, find.member(kind, name).__doc__ or "") for name in find.names(kind)]
-    return [(name, doc.strip().splitlines()[0].replace("``", "")) for name, doc in found]
-
-
-def _data() -> list[tuple[str, str]]:
-    from holdfast import data
-
-    return [(name, data.about(name)) for name in data.names()]
+    load = certificate.load if certificate.is_certificate(source.table(recipe)) else config.load
+    print(toml.dumps(load(recipe, changes).table()), end="")
 
 
 def _check_file(path: Path, option: str) -> None:

@@ -131,6 +131,8 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 
 def read(table: Table, where: str = "recipe") -> Recipe:
     """A recipe from its table."""
+    if "certify" in table:
+        raise ValueError(f"{where} is a recipe for certificates; use `holdfast certify {where}`")
     known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
     known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic", "sweep"}
     for key in table:

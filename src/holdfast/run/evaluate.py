@@ -1,6 +1,5 @@
 """Evaluation: every attack on every sample that is still worth attacking, judged, in parts that survive a stop."""
 
-import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +17,14 @@ from holdfast.attacks._micro import measured, micro
 from holdfast.contracts import Attack, Batch, Meter, Rows
 from holdfast.data import Split
 from holdfast.models.arithmetic import chosen
-from holdfast.report.atomic import write_bytes, write_text
+from holdfast.report.atomic import write_text
 from holdfast.report.facts import AttackFacts
 from holdfast.report.images import array_name
 from holdfast.report.records import Records, column_name
 from holdfast.rng import Rng
 from holdfast.run.config import curve_name
 from holdfast.run.judge import judge, predict
-from holdfast.run.stored import read_json
+from holdfast.run.stored import read_arrays, read_json, write_arrays
 
 SHOWN = 8
 CLEAN = frozenset({"label", "forwards", "backwards", "seconds"})
@@ -135,16 +134,14 @@ class _Bench:
     def part(self, trial: Trial | None, number: int, before: list[Part]) -> Part:
         """The stored part if it is of the same model, data, attack and seed; else a fresh one, stored."""
         path = self.folder / f"{self._key(trial, number)}.npz"
-        stored = _read(path, CLEAN if trial is None else CLEAN | ATTACKED)
+        stored = read_arrays(path, CLEAN if trial is None else CLEAN | ATTACKED)
         if stored is not None:
             return stored
         batch = self.split.batch(self.shards[number], self.device)
         started = time.perf_counter()
         part = self._clean(batch) if trial is None else self._attack(trial, number, batch, before)
         part["seconds"] = np.array(time.perf_counter() - started)
-        with io.BytesIO() as file:
-            np.savez_compressed(file, allow_pickle=False, **part)
-            write_bytes(path, file.getvalue())
+        write_arrays(path, part)
         return part
 
     def _key(self, trial: Trial | None, number: int) -> str:
@@ -189,17 +186,6 @@ def _standing(batch: Batch, before: list[Part]) -> dict[str, NDArray[Any]]:
         fell = earlier["fooled"]
         part = {name: np.where(fell, earlier[name], column) for name, column in part.items()}
     return part
-
-
-def _read(path: Path, needed: frozenset[str]) -> Part | None:
-    if not path.is_file():
-        return None
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy leaves a damaged file open
-            part = {name: stored[name] for name in stored.files}
-        return part if needed <= part.keys() else None
-    except Exception:  # damaged, which raises nearly anything inside numpy and zipfile: computed and written again
-        return None
 
 
 def _records(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.report.atomic import write_text
+from holdfast.report.certified import CertifiedStudy, text_certified
 from holdfast.report.study import Run
 from holdfast.report.text import text_table
 from holdfast.run.config import Recipe
@@ -24,6 +25,21 @@ def write_markdown(recipe: Recipe, out: Path, changes: Sequence[str], path: Path
         text_table(study_of(recipe, runs)).strip(),
         _training(runs),
         "Versions: " + ", ".join(f"{name} {value}" for name, value in versions) + ".",
+    ]
+    write_text(path, "\n\n".join(parts) + "\n")
+
+
+def write_certificates(study: CertifiedStudy, changes: Sequence[str], path: Path) -> None:
+    """Write the numbers of a study of certificates and the command that makes them."""
+    call = study.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
+    parts = [
+        f"# {html.escape(study.title, quote=False)}",
+        html.escape(study.description, quote=False),
+        f"Made by `holdfast certify {call} --markdown FILE`.",
+        text_certified(study).strip(),
+        "Versions: "
+        + ", ".join(f"{name} {value}" for name, value in study.versions.items() if name != "platform")
+        + ".",
     ]
     write_text(path, "\n\n".join(parts) + "\n")
 

@@ -15,6 +15,9 @@ Out = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of data files; default: the variable HOLDFAST_DATA.")
 ]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", help="Also write the numbers to this file, as text for documentation.")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]

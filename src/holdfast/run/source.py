@@ -16,10 +16,14 @@ _PART = r"""\s*(?:"[^"]+"|'[^']+'|[^\s.="'](?:[^.="']*[^\s.="'])?)\s*"""
 _CHANGE = re.compile(rf"({_PART}(?:\.{_PART})*)=\s*(.*?)\s*", re.DOTALL)
 
 
-def names() -> list[str]:
-    """The recipes that come with holdfast."""
-    folder = files("holdfast.run") / "recipes"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+FOLDERS = ("recipes", "certificates")
+"""Where the recipes that come along lie: those that train and attack, and those that certify."""
+
+
+def names(folder: str = "recipes") -> list[str]:
+    """The recipes of one folder that come with holdfast."""
+    found = (files("holdfast.run") / folder).iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in found if file.name.endswith(".toml"))
 
 
 def table(name: str) -> dict[str, Any]:
@@ -47,9 +51,11 @@ def _text(name: str) -> str:
         if not Path(name).is_file():
             raise FileNotFoundError(f"there is no recipe file {name}")
         return Path(name).read_text(encoding="utf-8")
-    if name not in names():
-        raise ValueError(find.unknown(f"recipe {name!r}", name, names()))
-    return (files("holdfast.run") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    for folder in FOLDERS:
+        if name in names(folder):
+            return (files("holdfast.run") / folder / f"{name}.toml").read_text(encoding="utf-8")
+    known = [one for folder in FOLDERS for one in names(folder)]
+    raise ValueError(find.unknown(f"recipe {name!r}", name, known))
 
 
 def merge(under: Table, over: Table) -> dict[str, Any]:

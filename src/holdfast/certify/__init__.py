@@ -1,0 +1,1 @@
+"""Certificates: radii within which a prediction provably cannot change."""

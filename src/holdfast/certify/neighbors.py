@@ -1,0 +1,139 @@
+"""Certificates of nearest neighbours under a Mahalanobis metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from holdfast.certify._nearest import exact
+from holdfast.certify._space import Space, present
+from holdfast.certify._votes import voting
+from holdfast.certify._walk import walk
+from holdfast.contracts import Certificate, Norm
+from holdfast.geometry import L2
+from holdfast.rng import Rng
+
+_NEGATIVE = 1e-9  # of the largest eigenvalue: below that a negative one is rounding
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Neighbors:
+    """The K-nearest-neighbour classifier with distance (u - v)ᵀ M (u - v), certified in L2 (Wang et al. 2020, ARML).
+
+    With k = 1 the radius is exact up to rounding: ``radius`` is a proved lower bound and ``upper`` the length of an
+    example that was found to have another label, and they agree to many digits. With k = 3, 5, ... the radius is a
+    lower bound, never below that of the paper, and ``upper`` comes from an attack. ``near`` limits the own points that
+    the bound looks at: looser and faster. ``box`` = (low, high) keeps examples inside; it only raises the radius.
+
+    ``matrix`` is M, positive semi-definite; without it distances are Euclidean. Among equally distant points the
+    earlier votes, among equally frequent labels the smallest wins; a radius holds however ties are broken. All is
+    computed in float64, in memory that grows with the training points and not with the inputs.
+    """
+
+    points: Tensor
+    labels: Tensor
+    matrix: Tensor | None = None
+    k: int = 1
+    near: int | None = None
+    box: tuple[float, float] | None = None
+    norm: Norm = L2()  # noqa: RUF009 - a frozen value
+
+    def __post_init__(self) -> None:
+        _check_numbers("points", self.points)
+        _check_labels(self.labels, len(self.points))
+        if self.k < 1 or self.k % 2 == 0:
+            raise ValueError(
+                f"k is {self.k} but must be odd and positive, so that a majority is one; give 1, 3, 5, ..."
+            )
+        if len(self.points) < self.k + 1:
+            raise ValueError(f"there are {len(self.points)} points but k = {self.k} needs {self.k + 1} or more")
+        if self.near is not None and self.near < 1:
+            raise ValueError(f"near is {self.near} but at least one own point is needed; leave it out to use all")
+        if self.box is not None:
+            _check_inside("points", self.points, self.box)
+
+    @cached_property
+    def _space(self) -> Space:
+        root = None if self.matrix is None else root_of(self.matrix, self.points[0].numel())
+        points = self.points.detach().flatten(1).double()
+        return Space(points, self.labels.detach().to(torch.int64), None if root is None else root.to(points.device))
+
+    def predict(self, x: Tensor) -> Tensor:
+        """(b,) labels."""
+        return self._space.predict(self._flat(x), self.k)
+
+    def __call__(self, x: Tensor, *, rng: Rng) -> Certificate:
+        """Label, radius and upper bound for each input; nothing here is random."""
+        return self.examine(x)[0]
+
+    def examine(self, x: Tensor) -> tuple[Certificate, Tensor]:
+        """The certificate, and the examples whose lengths are its upper bounds (x itself where that is infinite)."""
+        flat = self._flat(x)
+        label = self._space.predict(flat, self.k)
+        if self.k == 1:
+            reach = exact(self._space, flat, label, self.box)
+            return Certificate(label, reach.radius, reach.upper), reach.x_adv.reshape(x.shape)
+        radius = voting(self._space, flat, label, self.k, self.near)
+        x_adv = walk(self._space, flat, label, self.k, self.box)
+        fooled = self._space.predict(x_adv, self.k) != label
+        upper = torch.where(fooled, self.norm.length(x_adv - flat), torch.inf)
+        return Certificate(label, radius, upper), x_adv.reshape(x.shape)
+
+    def _flat(self, x: Tensor) -> Tensor:
+        _check_numbers("x", x)
+        if x.shape[1:] != self.points.shape[1:]:
+            raise ValueError(
+                f"x has samples of shape {tuple(x.shape[1:])} but the points have {tuple(self.points.shape[1:])}"
+            )
+        if self.box is not None:
+            _check_inside("x", x, self.box)
+        return x.detach().flatten(1).to(self.points.device, torch.float64)
+
+
+def root_of(matrix: Tensor, width: int) -> Tensor:
+    """G with GᵀG = matrix, as many rows as its rank; refuses what is not positive semi-definite."""
+    m = matrix.detach().double()
+    if m.shape != (width, width):
+        raise ValueError(f"matrix has shape {tuple(m.shape)} but samples of {width} numbers need ({width}, {width})")
+    if not m.isfinite().all():
+        raise ValueError("matrix holds NaN or infinite values; give a positive semi-definite matrix")
+    if not torch.allclose(m, m.T, rtol=1e-6, atol=1e-9 * float(m.abs().max())):
+        raise ValueError("matrix is not symmetric; give a positive semi-definite matrix, e.g. GᵀG")
+    values, vectors = torch.linalg.eigh((m + m.T) / 2)
+    largest = float(values.abs().max())
+    if float(values[0]) < -_NEGATIVE * largest:
+        raise ValueError(
+            f"matrix has the eigenvalue {float(values[0]):.3g} but must be positive semi-definite; give GᵀG of some G"
+        )
+    kept = values > len(m) * torch.finfo(m.dtype).eps * largest
+    kept[-1] = True  # a matrix of zeros has a root of one row
+    root: Tensor = values[kept].clamp_min(0).sqrt()[:, None] * vectors[:, kept].T
+    return root
+
+
+def _check_numbers(name: str, x: Tensor) -> None:
+    if not x.is_floating_point() or x.ndim < 2:
+        raise ValueError(f"{name} is {x.dtype} of shape {tuple(x.shape)} but must be floating point and (n, ...)")
+    if not x.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinite values; repair or remove them")
+
+
+def _check_labels(labels: Tensor, n: int) -> None:
+    if labels.shape != (n,) or labels.is_floating_point() or (n and int(labels.min()) < 0):
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give {n} integers from 0, one for each point"
+        )
+    if len(present(labels)) < 2:
+        raise ValueError("the points have one label, so no prediction can change; give two classes or more")
+
+
+def _check_inside(name: str, x: Tensor, box: tuple[float, float]) -> None:
+    if not box[0] < box[1]:
+        raise ValueError(f"the box [{box[0]}, {box[1]}] is empty; low must be below high")
+    if x.numel() and (x.min() < box[0] or x.max() > box[1]):
+        raise ValueError(
+            f"{name} spans [{x.min():.3g}, {x.max():.3g}] but the box is [{box[0]:g}, {box[1]:g}]; widen it"
+        )

@@ -1,0 +1,105 @@
+"""What all learners share: a linear map, the metric that it defines, and the samples they accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """The Mahalanobis distance of two points, ||L(u - v)||; scikit-learn's neighbors take it as their ``metric``."""
+
+    components: Array
+
+    def __call__(self, u: Array, v: Array) -> float:
+        """The distance, not squared."""
+        return float(np.linalg.norm(self.components @ (np.asarray(u) - np.asarray(v))))
+
+
+class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear map ``components_`` whose Euclidean distance is the metric: M = components_.T @ components_."""
+
+    components_: Array
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def transform(self, X: Array) -> Array:  # noqa: N803
+        """The points where their Euclidean distance is the learned one, (n, n_components)."""
+        check_is_fitted(self)
+        points: Array = finite(validate_data(self, X, dtype=np.float64, ensure_all_finite=False, reset=False))
+        return points @ self.components_.T
+
+    def get_metric(self) -> Metric:
+        """The distance of two points as a function."""
+        check_is_fitted(self)
+        return Metric(self.components_)
+
+
+class Supervised(Learner):
+    """A learner that needs labels."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+def finite(points: Array) -> Array:
+    """The points, or one sentence if some are no numbers."""
+    if not np.isfinite(points).all():
+        raise ValueError("X contains NaN or inf; remove or fill in such values first")
+    return points
+
+
+def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array, Array]:
+    """Points in float64, labels numbered from 0, and the classes; refused when there is nothing to tell apart."""
+    points, y = validate_data(learner, points, y, dtype=np.float64, ensure_all_finite=False)
+    check_classification_targets(y)
+    classes, labels = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"y has one class, {classes[0]!r}, but at least two are needed to tell points apart")
+    return finite(points), labels, classes
+
+
+def chosen_device(name: str | None) -> torch.device:
+    """The device of this name; a GPU where there is one when no name is given."""
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def positive(**given: float | None) -> None:
+    """Refuse the first parameter that is not a positive number."""
+    for name, value in given.items():
+        if value is None or not value > 0:
+            raise ValueError(f"{name} is {value!r} but must be a positive number")
+
+
+def factor(matrix: Array) -> Array:
+    """L with L.T @ L = matrix, (d, d); one sentence if the matrix is no metric."""
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"the matrix has shape {matrix.shape} but a metric needs a square one")
+    if not np.isfinite(matrix).all():
+        raise ValueError("the matrix contains NaN or inf")
+    size = np.abs(matrix).max(initial=0.0)
+    if np.abs(matrix - matrix.T).max(initial=0.0) > 1e-8 * size:
+        raise ValueError("the matrix is not symmetric; a metric needs M = M.T")
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    if values.min(initial=0.0) < -1e-8 * size * len(matrix):
+        raise ValueError(
+            f"the matrix has the eigenvalue {values.min():.3g} but a metric must be positive semi-definite"
+        )
+    root: Array = np.sqrt(values.clip(0))[:, None] * vectors.T
+    return root

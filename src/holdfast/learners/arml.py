@@ -1,0 +1,135 @@
+"""Adversarial robust metric learning: the metric whose triplets are hardest to overturn (Wang et al. 2020)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from holdfast.learners._metric import Array, Progress, Supervised, chosen_device, labelled, positive
+from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
+
+_WINDOW = 20  # iterations whose mean loss is compared: every iteration draws other triplets
+_ROWS = 1 << 13  # triplets whose gradient is taken at once
+
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "negative": torch.neg,
+    "hinge": lambda radius: F.relu(1 - radius),
+    "exponential": lambda radius: torch.exp(-radius),
+    "logistic": lambda radius: F.softplus(-radius),
+}
+
+
+class ARML(Supervised):
+    """The Mahalanobis metric that maximizes how far triplets can be perturbed (Wang et al., NeurIPS 2020).
+
+    In every iteration each point meets one of its ``n_neighbors`` nearest points of its class and one of its nearest
+    of other classes, and Adam descends the mean ``loss`` of the triplets' signed radii: "negative" as in the paper,
+    "hinge", "exponential", "logistic", or any non-increasing function of a tensor. The nearest are searched under the
+    current metric, anew every ``refresh`` iterations; the paper's code refreshes in each of 1000 iterations.
+
+    Fitting stops when the mean loss of 20 iterations is no longer below that of the 20 before by more than ``tol`` of
+    it; ``tol=None`` runs ``max_iter`` iterations. ``progress`` is called with the iteration and its loss. ``device``
+    None is a GPU where there is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str | Callable[[Tensor], Tensor] = "negative",
+        n_neighbors: int = 10,
+        refresh: int = 5,
+        max_iter: int = 1000,
+        learning_rate: float = 1e-3,
+        tol: float | None = 1e-4,
+        random_state: int | np.random.RandomState | None = None,
+        device: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.loss = loss
+        self.n_neighbors = n_neighbors
+        self.refresh = refresh
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.tol = tol
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+
+    def fit(self, X: Array, y: Any) -> ARML:  # noqa: N803
+        """Learn the metric from points and their labels."""
+        positive(n_neighbors=self.n_neighbors, refresh=self.refresh)
+        positive(max_iter=self.max_iter, learning_rate=self.learning_rate)
+        loss = _named(self.loss)
+        points, labels, _ = labelled(self, X, y)
+        if np.bincount(labels).max() < 2:
+            raise ValueError("every class has one point, but a triplet needs two points of one class; add points")
+        classes = Classes.of(torch.from_numpy(labels))
+        device = chosen_device(self.device)
+        x = torch.tensor(points)[classes.order].to(device, torch.float32)
+        generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        self.components_ = self._descend(x, classes, loss, generator).double().cpu().numpy()
+        return self
+
+    def _descend(
+        self, x: Tensor, classes: Classes, loss: Callable[[Tensor], Tensor], generator: torch.Generator
+    ) -> Tensor:
+        components = torch.eye(x.shape[1], device=x.device)
+        optimizer = torch.optim.Adam([components], lr=self.learning_rate)
+        losses: list[float] = []
+        while len(losses) < self.max_iter:
+            if len(losses) % self.refresh == 0:
+                near = Neighborhoods(x @ components.T, classes, self.n_neighbors)
+            value, gradient = _mean_loss(x, components, loss, *near.draw(generator))
+            components.grad = components @ (gradient + gradient.T)  # of M = G'G
+            optimizer.step()
+            losses.append(value)
+            if self.progress is not None:
+                self.progress(len(losses), value)
+            if self.tol is not None and _settled(losses, self.tol):
+                break
+        else:
+            if self.tol is not None:
+                warnings.warn(
+                    f"ARML's loss still falls after {self.max_iter} iterations; raise max_iter or tol",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
+        self.n_iter_ = len(losses)
+        return components
+
+
+def _named(loss: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    if callable(loss):
+        return loss
+    if loss not in LOSSES:
+        raise ValueError(f"loss is {loss!r} but must be one of {', '.join(LOSSES)} or a non-increasing function")
+    return LOSSES[loss]
+
+
+def _mean_loss(
+    x: Tensor, components: Tensor, loss: Callable[[Tensor], Tensor], *triplets: Tensor
+) -> tuple[float, Tensor]:
+    """The mean loss of triplets, three index tensors, and its gradient by M."""
+    metric = (components.T @ components).requires_grad_()
+    total = 0.0
+    for i, plus, minus in zip(*(torch.split(index, _ROWS) for index in triplets), strict=True):
+        value = loss(triplet_radius(x[i], x[plus], x[minus], metric)).sum() / len(triplets[0])
+        value.backward()  # type: ignore[no-untyped-call]
+        total += value.item()
+    assert metric.grad is not None
+    return total, metric.grad
+
+
+def _settled(losses: list[float], tol: float) -> bool:
+    if len(losses) % _WINDOW or len(losses) < 2 * _WINDOW:
+        return False
+    before, now = np.mean(losses[-2 * _WINDOW : -_WINDOW]), np.mean(losses[-_WINDOW:])
+    return bool(before - now <= tol * abs(now))

@@ -1,0 +1,38 @@
+"""What `holdfast list` tells: names that recipes can use, with a sentence on each."""
+
+from collections.abc import Callable, Mapping
+
+from holdfast.run import find, source
+from holdfast.run.certificate import learners
+
+Told = list[tuple[str, str]]
+
+
+def _classes(kind: str) -> Told:
+    return [_told(name, find.member(kind, name)) for name in find.names(kind)]
+
+
+def _told(name: str, cls: type) -> tuple[str, str]:
+    return name, (cls.__doc__ or "").strip().splitlines()[0].replace("``", "")
+
+
+def _data() -> Told:
+    from holdfast import data
+
+    return [(name, data.about(name)) for name in data.names()]
+
+
+def _recipes() -> Told:
+    known = [name for folder in source.FOLDERS for name in source.names(folder)]
+    return [(name, str(source.table(name).get("description", ""))) for name in known]
+
+
+KINDS: Mapping[str, Callable[[], Told]] = {
+    "attacks": lambda: _classes("attack"),
+    "methods": lambda: _classes("method"),
+    "models": lambda: _classes("encoder"),
+    "heads": lambda: _classes("head"),
+    "learners": lambda: [_told(name, cls) for name, cls in learners().items()],
+    "data": _data,
+    "recipes": _recipes,
+}

@@ -1,0 +1,37 @@
+"""Small problems for certificates, the awkward ones included."""
+
+import numpy as np
+import torch
+
+from holdfast.certify.neighbors import Neighbors
+
+KINDS = ("plain", "grid", "duplicates", "line", "singular", "stretched", "zero")
+
+
+def problem(seed, kind, *, n=14, width=3, classes=3, queries=2):
+    """Points, labels, a metric and inputs; ``kind`` says what is awkward."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(n, width))
+    x = rng.normal(size=(queries, width))
+    g = rng.normal(size=(width, width)) if seed % 2 else np.eye(width)
+    if kind == "grid":  # ties, collinear points and equal points with different labels
+        points, x = np.round(points), np.round(2 * x) / 2
+    elif kind == "duplicates":
+        points[n // 2 :] = points[: n - n // 2]
+        x[0] = points[0]
+    elif kind == "line":
+        points = np.outer(rng.normal(size=n), rng.normal(size=width))
+    elif kind == "singular":
+        g = rng.normal(size=(1 + seed % (width - 1), width))
+    elif kind == "stretched":
+        g = np.diag(10.0 ** -np.arange(width)) @ rng.normal(size=(width, width))
+    elif kind == "zero":
+        g = np.zeros((width, width))
+    labels = rng.permutation(np.arange(n) % classes)
+    return points, labels, g.T @ g, x
+
+
+def certifier(points, labels, matrix, **options):
+    return Neighbors(
+        points=torch.from_numpy(points), labels=torch.from_numpy(labels), matrix=torch.from_numpy(matrix), **options
+    )

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+from brute_force import constraints, least_distance, least_distance_slsqp, nearest_radius
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import KINDS, certifier, problem
+
+from holdfast.geometry import L2
+from holdfast.rng import Rng
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [2, 3, 6])
+def test_radius_is_that_of_brute_force_over_all_candidates(kind, width):
+    for seed in range(8):
+        points, labels, matrix, x = problem(seed, kind, width=width, classes=2 + seed % 3)
+        certify = certifier(points, labels, matrix)
+        found = certify(torch.from_numpy(x), rng=Rng(0))
+        for row in range(len(x)):
+            label = int(found.label[row])
+            lower = nearest_radius(points, labels, matrix, x[row], label)
+            upper = nearest_radius(points, labels, matrix, x[row], label, strictly=True)
+            assert float(found.radius[row]) == pytest.approx(lower, abs=1e-6, rel=1e-6)
+            assert float(found.radius[row]) <= lower * (1 + 1e-9) + 1e-12
+            assert float(found.upper[row]) == pytest.approx(upper, abs=1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_brute_force_agrees_with_a_general_solver(seed):
+    points, labels, matrix, x = problem(seed, "plain")
+    label = int(certifier(points, labels, matrix).predict(torch.from_numpy(x[:1])))
+    for j in np.flatnonzero(labels != label)[:4]:
+        a, b = constraints(points, labels, matrix, x[0], label, j)
+        assert least_distance(a, b) == pytest.approx(least_distance_slsqp(a, b, points[j] - x[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_inside_a_box_the_radius_is_that_of_a_general_solver(seed):
+    points, labels, matrix, x = problem(seed, "plain", width=3)
+    points, x = np.tanh(points) / 2 + 0.5, np.tanh(x) / 2 + 0.5
+    boxed, free = certifier(points, labels, matrix, box=(0.0, 1.0)), certifier(points, labels, matrix)
+    found, examples = boxed.examine(torch.from_numpy(x))
+    assert (found.radius >= free(torch.from_numpy(x), rng=Rng(0)).radius - 1e-9).all()
+    assert examples.min() >= 0
+    assert examples.max() <= 1
+    for row in range(len(x)):
+        label = int(found.label[row])
+        best = min(
+            least_distance_slsqp(
+                *constraints(points, labels, matrix, x[row], label, j), points[j] - x[row], (0, 1), x[row]
+            )
+            for j in np.flatnonzero(labels != label)
+        )
+        assert float(found.radius[row]) == pytest.approx(best, abs=1e-6)
+        assert float(found.upper[row]) == pytest.approx(best, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(1, 8), st.integers(2, 5))
+def test_examples_have_another_label_and_nothing_inside_the_radius_has(seed, kind, width, classes):
+    if kind == "singular" and width < 2:
+        return
+    points, labels, matrix, x = problem(seed, kind, width=width, classes=classes, n=12)
+    certify = certifier(points, labels, matrix)
+    x = torch.from_numpy(x)
+    found, examples = certify.examine(x)
+    assert (found.radius <= found.upper).all()
+    reached = found.upper.isfinite()
+    assert (certify.predict(examples)[reached] != found.label[reached]).all()
+    torch.testing.assert_close(L2().length(examples - x)[reached], found.upper[reached])
+    many = x.repeat_interleave(200, 0)
+    radius = found.radius.clamp_max(10).repeat_interleave(200) * (1 - 1e-9)
+    around = many + L2().sample(many, radius, Rng(seed))
+    moved = radius > 1e-9
+    assert (certify.predict(around) == found.label.repeat_interleave(200))[moved].all()
+
+
+def test_a_stretched_metric_in_many_dimensions_leaves_no_gap():
+    rng = np.random.default_rng(5)
+    points, x = rng.normal(size=(400, 30)), rng.normal(size=(20, 30))
+    g = np.diag(10.0 ** np.linspace(0, -3, 30)) @ rng.normal(size=(30, 30))
+    found = certifier(points, np.arange(400) % 4, g.T @ g)(torch.from_numpy(x), rng=Rng(0))
+    assert ((found.upper - found.radius) / found.upper).max() < 1e-6
+
+
+def test_an_input_on_points_of_both_labels_has_radius_zero():
+    points = np.array([[0.0, 0], [0, 0], [1, 0], [0, 1]])
+    found = certifier(points, np.array([0, 1, 0, 1]), np.eye(2))(torch.zeros(1, 2, dtype=torch.float64), rng=Rng(0))
+    assert float(found.radius) == 0
+    assert float(found.upper) == pytest.approx(0.5, abs=1e-6)  # midway to a point of the other label alone
+
+
+def test_where_no_perturbation_parts_the_labels_there_is_no_example():
+    points = np.array([[0.0, 0], [0, 1], [2, 0], [2, 1]])  # the metric sees the first number only
+    matrix = np.diag([1.0, 0.0])
+    found = certifier(points, np.array([0, 1, 0, 1]), matrix)(torch.tensor([[0.0, 0.0]]).double(), rng=Rng(0))
+    assert float(found.radius) == 0
+    assert float(found.upper) == np.inf
+
+
+def test_images_keep_their_shape_and_how_inputs_are_batched_changes_nothing():
+    points, labels, matrix, x = problem(3, "plain", n=30, width=12, queries=9)
+    certify = certifier(points, labels, matrix)
+    pictures = certifier(points.reshape(30, 1, 3, 4), labels, matrix)
+    whole, examples = pictures.examine(torch.from_numpy(x.reshape(9, 1, 3, 4)))
+    assert examples.shape == (9, 1, 3, 4)
+    parts = torch.cat([certify(torch.from_numpy(part), rng=Rng(1)).radius for part in (x[:2], x[2:])])
+    torch.testing.assert_close(parts, whole.radius, rtol=1e-9, atol=0)
+
+
+def test_no_inputs_give_an_empty_certificate():
+    points, labels, matrix, _ = problem(0, "plain")
+    for k in (1, 3):
+        assert len(certifier(points, labels, matrix, k=k)(torch.zeros(0, 3).double(), rng=Rng(0)).radius) == 0

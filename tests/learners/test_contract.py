@@ -1,0 +1,199 @@
+"""Every learner keeps scikit-learn's contract and says in one sentence what is wrong with its input."""
+
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from holdfast.learners import ARML, ITML, LMNN, NCA, Euclidean, MahalanobisKNN
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+QUICK: dict[str, Any] = {
+    "euclidean": Euclidean(),
+    "arml": ARML(max_iter=20, learning_rate=0.04, random_state=0, device="cpu"),
+    "lmnn": LMNN(max_iter=20, device="cpu"),
+    "itml": ITML(max_iter=20, n_constraints=50, random_state=0, device="cpu"),
+    "nca": NCA(max_iter=10, random_state=0),
+}
+learner = pytest.mark.parametrize("learner", QUICK.values(), ids=QUICK)
+supervised = pytest.mark.parametrize("learner", list(QUICK.values())[1:], ids=list(QUICK)[1:])
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Two features tell three classes apart, and three noisy ones hide it."""
+    draw = np.random.RandomState(0)
+    y = np.repeat(["a", "b", "c"], 30)
+    x = draw.normal(size=(90, 5)) * [0.3, 0.3, 3, 3, 3]
+    x[:, 0] += 2 * (y == "b")
+    x[:, 1] += 2 * (y == "c")
+    return x, y
+
+
+@pytest.mark.parametrize("estimator", [*QUICK.values(), MahalanobisKNN(device="cpu")], ids=[*QUICK, "knn"])
+def test_scikit_learn_accepts_it(estimator: Any) -> None:
+    failed = [case for case in check_estimator(estimator, on_fail=None, on_skip=None) if case["status"] == "failed"]
+    assert [(case["check_name"], str(case["exception"])) for case in failed] == []
+
+
+@learner
+def test_the_map_the_metric_and_scikit_learns_neighbors_agree(learner: Any, data: Any) -> None:
+    x, y = data
+    fitted = clone(learner).fit(x, y)
+    z, distance = fitted.transform(x), fitted.get_metric()
+    m = fitted.components_.T @ fitted.components_
+    for u, v in ((0, 1), (5, 70)):
+        assert distance(x[u], x[v]) == pytest.approx(np.linalg.norm(z[u] - z[v]))
+        assert distance(x[u], x[v]) ** 2 == pytest.approx((x[u] - x[v]) @ m @ (x[u] - x[v]))
+    theirs = KNeighborsClassifier(1, metric=distance, algorithm="brute").fit(x[::2], y[::2]).predict(x[1::2])
+    ours = MahalanobisKNN(FrozenEstimator(fitted), device="cpu").fit(x[::2], y[::2]).predict(x[1::2])
+    assert (ours == theirs).all()
+
+
+@supervised
+def test_learning_finds_the_features_that_matter(learner: Any, data: Any) -> None:
+    x, y = data
+    plain = MahalanobisKNN(device="cpu").fit(x[::2], y[::2]).score(x[1::2], y[1::2])
+    learned = MahalanobisKNN(learner, device="cpu").fit(x[::2], y[::2]).score(x[1::2], y[1::2])
+    assert learned > plain + 0.1
+
+
+@learner
+def test_pickling_keeps_every_bit_and_cloning_every_parameter(learner: Any, data: Any) -> None:
+    fitted = clone(learner).fit(*data)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert (again.transform(data[0]) == fitted.transform(data[0])).all()
+    assert pickle.loads(pickle.dumps(fitted.get_metric()))(data[0][0], data[0][1]) > 0
+    assert clone(fitted).get_params() == learner.get_params()
+    assert not hasattr(clone(fitted), "components_")
+
+
+@supervised
+def test_the_same_seed_gives_the_same_metric(learner: Any, data: Any) -> None:
+    first, second = clone(learner).fit(*data), clone(learner).fit(*data)
+    assert (first.components_ == second.components_).all()
+
+
+@supervised
+def test_pipelines_and_grids(learner: Any, data: Any) -> None:
+    pipe = make_pipeline(MinMaxScaler(), MahalanobisKNN(learner, device="cpu"))
+    grid = {"mahalanobisknn__n_neighbors": [1, 3], "mahalanobisknn__metric__max_iter": [5, 10]}
+    search = GridSearchCV(pipe, grid, cv=2, error_score="raise").fit(*data)
+    assert search.best_score_ > 0.5
+    assert list(clone(learner).fit(*data).get_feature_names_out()) == [
+        f"{type(learner).__name__.lower()}{i}" for i in range(5)
+    ]
+
+
+@supervised
+def test_who_stops_too_early_says_so(learner: Any, data: Any) -> None:
+    short = clone(learner).set_params(max_iter=1, tol=1e-12)
+    with pytest.warns(ConvergenceWarning, match="after 1 iterations; raise max_iter or tol"):
+        short.fit(*data)
+    assert short.n_iter_ == 1
+
+
+@pytest.mark.parametrize("name", ["arml", "lmnn", "itml"])
+def test_progress_is_told_every_iteration(name: str, data: Any) -> None:
+    told: list[tuple[int, float]] = []
+    learner = clone(QUICK[name]).set_params(progress=lambda *news: told.append(news), max_iter=6)
+    learner.fit(*data)
+    assert told[-1][0] == learner.n_iter_
+    assert all(np.isfinite(value) for _, value in told)
+
+
+def with_nan(x: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(x.size).reshape(x.shape) == 7, np.nan, x)
+
+
+@pytest.mark.parametrize("estimator", [*QUICK.values(), MahalanobisKNN()], ids=[*QUICK, "knn"])
+def test_numbers_that_are_none(estimator: Any, data: Any) -> None:
+    fresh = clone(estimator)
+    with pytest.raises(ValueError, match=r"^X contains NaN or inf; remove or fill in such values first$"):
+        fresh.fit(with_nan(data[0]), data[1])
+
+
+@pytest.mark.parametrize("estimator", [*list(QUICK.values())[1:], MahalanobisKNN()], ids=[*list(QUICK)[1:], "knn"])
+def test_one_class(estimator: Any, data: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^y has one class, .*'a'.*, but at least two are needed to tell points apart$"
+    ):
+        clone(estimator).fit(data[0][:30], data[1][:30])
+
+
+@pytest.mark.parametrize("name", ["arml", "lmnn", "itml"])
+def test_classes_of_one_point_each(name: str, data: Any) -> None:
+    with pytest.raises(ValueError, match=r"^every class has one point, but .*; add points$"):
+        clone(QUICK[name]).fit(data[0][::30], data[1][::30])
+
+
+@pytest.mark.parametrize("name", ["arml", "lmnn", "itml"])
+def test_a_class_of_one_point_among_others(name: str, data: Any) -> None:
+    x, y = data
+    fitted = clone(QUICK[name]).fit(x[:61], y[:61])
+    assert np.isfinite(fitted.components_).all()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (MahalanobisKNN(n_neighbors=2), "n_neighbors is 2 but must be an odd number, such as 1 or 11"),
+        (MahalanobisKNN(n_neighbors=-1), "n_neighbors is -1 but must be an odd number, such as 1 or 11"),
+        (MahalanobisKNN(n_neighbors=91), "X has 90 points but n_neighbors = 91 needs at least 92 points"),
+        (
+            MahalanobisKNN(np.diag([1.0, 1, 1, 1, -1])),
+            "the matrix has the eigenvalue -1 but a metric must be positive semi-definite",
+        ),
+        (MahalanobisKNN(np.eye(5) + np.eye(5, k=1)), "the matrix is not symmetric; a metric needs M = M.T"),
+        (MahalanobisKNN(np.eye(4)), r"the matrix has shape \(4, 4\) but X has 5 features"),
+        (MahalanobisKNN(np.ones((4, 5))), r"the matrix has shape \(4, 5\) but a metric needs a square one"),
+        (MahalanobisKNN(np.full((5, 5), np.nan)), "the matrix contains NaN or inf"),
+        (ARML(loss="square"), "loss is 'square' but must be one of negative, hinge, exponential, logistic or .*"),
+        (ARML(max_iter=0), "max_iter is 0 but must be a positive number"),
+        (ARML(refresh=0), "refresh is 0 but must be a positive number"),
+        (LMNN(pull=1.0), "pull is 1.0 but must lie between 0 and 1"),
+        (LMNN(n_neighbors=0), "n_neighbors is 0 but must be a positive number"),
+        (ITML(gamma=-1.0), "gamma is -1.0 but must be a positive number"),
+        (ITML(n_constraints=0), "n_constraints is 0 but must be a positive number"),
+        (ITML(bounds=(2.0, 1.0)), r"bounds are \(2, 1\) but must be two ascending squared distances"),
+        (NCA(max_iter=-3), "max_iter is -3 but must be a positive number"),
+    ],
+)
+def test_bad_parameters(estimator: Any, message: str, data: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        estimator.fit(*data)
+
+
+def test_a_loss_of_your_own(data: Any) -> None:
+    cubes = ARML(loss=partial(cubed, scale=2.0), max_iter=5, tol=None, random_state=0, device="cpu").fit(*data)
+    assert cubes.n_iter_ == 5
+    assert not np.allclose(cubes.components_, np.eye(5))
+
+
+def cubed(radius: Any, scale: float) -> Any:
+    return -scale * radius**3
+
+
+def test_ties_go_to_the_first_point_and_the_first_class() -> None:
+    x = np.array([[0.0], [2.0], [2.0], [4.0], [9.0]])
+    one = MahalanobisKNN(device="cpu").fit(x, ["q", "p", "q", "q", "p"])
+    assert one.predict([[1.0], [2.0], [3.0]]).tolist() == ["q", "p", "p"]
+    three = MahalanobisKNN(n_neighbors=3, device="cpu").fit(x, ["q", "p", "r", "q", "r"])
+    assert three.predict([[1.5]]).tolist() == ["p"]  # a vote each: the first class of the three
+
+
+def test_a_singular_matrix_ignores_what_it_cannot_see() -> None:
+    x, y = np.array([[0.0, 5.0], [1.0, -5.0], [0.1, 9.0]]), ["a", "b", "a"]
+    knn = MahalanobisKNN(np.diag([4.0, 0.0]), device="cpu").fit(x, y)
+    assert knn.predict([[0.9, 5.0], [0.2, -5.0]]).tolist() == ["b", "a"]
+    assert knn.get_metric()([0, 0], [1, 100]) == pytest.approx(2)
