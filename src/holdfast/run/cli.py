@@ -33,6 +33,7 @@ from holdfast.run.options import (
     Std,
     Trials,
     Weights,
+    check_file,
     check_subject,
 )
 from holdfast.run.progress import Progress
@@ -191,7 +192,7 @@ def attack(
         raise ValueError(find.unknown(f"attack {name!r}", name, plan.attacks))
     if levels is not None and levels < 1:
         raise ValueError(f"--round is {levels} but needs at least one level; 255 rounds as image files do")
-    _check_file(save, "--save")
+    check_file(save, "--save")
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
         ((_, number),) = shop.chosen(method, plan.seeds[0] if seed is None else seed)
@@ -212,7 +213,7 @@ def report(
 
     plan = config.load(recipe, changes)
     if markdown is not None:
-        _check_file(markdown, "--markdown")
+        check_file(markdown, "--markdown")
         write_markdown(plan, _out(plan, out), changes, markdown)
     print(f"report: {write_report(plan, _out(plan, out))}")
 
@@ -271,7 +272,7 @@ def certify(
 
     plan = certificate.load(recipe, changes)
     if markdown is not None:
-        _check_file(markdown, "--markdown")
+        check_file(markdown, "--markdown")
     with Progress() as progress:
         place = Path("runs") / plan.name if out is None else out
         study = certify_all(plan, place, data_dir, progress.tell, metric, seed)
@@ -301,13 +302,6 @@ def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
     """Print a recipe with every default written out; the output is a recipe itself."""
     load = certificate.load if certificate.is_certificate(source.table(recipe)) else config.load
     print(toml.dumps(load(recipe, changes).table()), end="")
-
-
-def _check_file(path: Path, option: str) -> None:
-    """Say before the work that its result would have no place."""
-    if path.is_dir() or not path.parent.is_dir():
-        known = "is a folder" if path.is_dir() else f"lies in {path.parent}, which does not exist"
-        raise ValueError(f"{option} names {path}, which {known}; name a file in a folder that exists")
 
 
 def _print_table(plan: config.Recipe, out: Path) -> None:

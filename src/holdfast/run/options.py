@@ -97,3 +97,10 @@ def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, An
     options, other = (of_model, "--model") if model is None else (of_recipe, "a recipe")
     if given := [f"--{name}" for name, value in options.items() if value not in (None, [])]:
         raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))
+
+
+def check_file(path: Path, option: str) -> None:
+    """Say before the work that its result would have no place."""
+    if path.is_dir() or not path.parent.is_dir():
+        known = "is a folder" if path.is_dir() else f"lies in {path.parent}, which does not exist"
+        raise ValueError(f"{option} names {path}, which {known}; name a file in a folder that exists")
