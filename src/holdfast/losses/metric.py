@@ -8,9 +8,14 @@ from holdfast.contracts import Outputs, Rows
 _TINY = 1e-20  # inside the square root, as in the TLA code: a zero feature has distance 1 to all and a finite gradient
 
 
+def length(features: Tensor) -> Tensor:
+    """(b, 1) Euclidean length of each row; just above zero for zeros, which have a gradient so."""
+    return (features.square().sum(-1, keepdim=True) + features.shape[-1] * _TINY).sqrt()
+
+
 def unit(features: Tensor) -> Tensor:
     """Features scaled to Euclidean length one."""
-    return features / (features.square() + _TINY).sum(-1, keepdim=True).sqrt()
+    return features / length(features)
 
 
 def angular_distance(u: Tensor, v: Tensor, *, signed: bool = False) -> Tensor:

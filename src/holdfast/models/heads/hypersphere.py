@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.losses.metric import unit
+from holdfast.losses.metric import length, unit
 
 WeightNorm = Literal["differentiable", "projected", "none"]
 
@@ -78,15 +78,16 @@ class Hypersphere(nn.Linear):
         if self.training and self.weight_norm == "projected":
             # .data: an earlier pass of the same step may still need the weights, which differ by rounding only
             self.weight.data.copy_(unit(self.weight.data))
-        features = unit(input) if self.feature_norm else input
-        return self.scale * functional.linear(features, self._directions())
+        along = functional.linear(input, self._directions())
+        # logits are few and features many: dividing those is what makes HE cost next to nothing
+        return along * (self.scale / length(input) if self.feature_norm else self.scale)
 
     def _directions(self) -> Tensor:
         if self.weight_norm == "none":
             return self.weight
         if self.weight_norm == "projected":
-            length: Tensor = torch.linalg.vector_norm(self.weight.detach(), dim=1, keepdim=True)
-            return self.weight / length
+            lengths: Tensor = torch.linalg.vector_norm(self.weight.detach(), dim=1, keepdim=True)
+            return self.weight / lengths
         return unit(self.weight)
 
 
