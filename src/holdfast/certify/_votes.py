@@ -73,7 +73,8 @@ class _Election:
         own_distance, other_distance = space.distances(x, own), space.distances(x, others)
         rounding = space.rounding(x)
         nearest, which = own_distance.topk(used, dim=1, largest=False)
-        apart = torch.stack([squared(space.pulled[own[some]], space.pulled[others]).sqrt_() for some in which])
+        apart = squared(space.pulled[own[which.flatten()]], space.pulled[others]).sqrt_()
+        apart = apart.reshape(*which.shape, len(others))
         lengths = _lengths(other_distance[:, None] - nearest[:, :, None] - rounding[:, :, None], apart)
         seen = torch.zeros_like(other_distance, dtype=torch.bool)
         return _Election(
