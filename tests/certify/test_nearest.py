@@ -84,6 +84,20 @@ def test_a_stretched_metric_in_many_dimensions_leaves_no_gap():
     assert ((found.upper - found.radius) / found.upper).max() < 1e-6
 
 
+def test_points_that_almost_coincide_do_not_make_a_radius_too_long():
+    rng = np.random.default_rng(2)
+    for apart in (1e-3, 1e-5, 1e-7):
+        points = 1 + np.repeat(rng.normal(size=(6, 4)), 2, 0) + apart * rng.normal(size=(12, 4))
+        labels, x = np.arange(12) % 2, points[:1] + 0.1 * rng.normal(size=(1, 4))
+        certify = certifier(points, labels, np.eye(4))
+        found = certify(torch.from_numpy(x), rng=Rng(0))
+        truth = nearest_radius(points, labels, np.eye(4), x[0], int(found.label))
+        assert float(found.radius) <= truth * (1 + 1e-9) + 1e-12
+        assert float(found.radius) == pytest.approx(truth, abs=1e-6)
+        voting = certifier(points, labels, np.eye(4), k=3)(torch.from_numpy(x), rng=Rng(0))
+        assert float(voting.radius) <= float(voting.upper)
+
+
 def test_an_input_on_points_of_both_labels_has_radius_zero():
     points = np.array([[0.0, 0], [0, 0], [1, 0], [0, 1]])
     found = certifier(points, np.array([0, 1, 0, 1]), np.eye(2))(torch.zeros(1, 2, dtype=torch.float64), rng=Rng(0))

@@ -69,7 +69,7 @@ def _first_bound(
 ) -> Tensor:
     """The length that the constraint of the nearest own point alone proves for every candidate."""
     nearest, which = own_distance.min(1)
-    apart = squared(space.pulled[own[which]], space.pulled[others]).sqrt_()
+    apart = space.apart(own[which], others)
     gain = other_distance - nearest[:, None] - rounding
     return torch.where(gain > 0, gain / (2 * apart), 0.0)  # a candidate that coincides has no gain
 

@@ -66,6 +66,11 @@ class Space:
         """The length of the longest w = M x."""
         return float(self.pulled.square().sum(1).max().sqrt())
 
+    def apart(self, some: Tensor, others: Tensor) -> Tensor:
+        """(len(some), len(others)) lengths of the differences of w, rounded up: they divide what a bound proves."""
+        lengths = squared(self.pulled[some], self.pulled[others])
+        return lengths.add_(4 * _ROUNDING * self.pull**2).sqrt_()
+
     def own(self, label: int) -> Tensor:
         """The positions of the training points with this label."""
         return (self.labels == label).nonzero()[:, 0]
