@@ -78,3 +78,11 @@ class Cells:
 def at_once(space: Space, own: int) -> int:
     """How many problems are solved together in bounded memory."""
     return max(1, _CELLS // max(own, _SLOTS * space.points.shape[1]))
+
+
+def keep_shortest(row: Tensor, examples: Tensor, lengths: Tensor, upper: Tensor, x_adv: Tensor) -> None:
+    """Update, in place, the shortest example known of each row; several may be given for one row."""
+    best = upper.scatter_reduce(0, row, lengths, "amin")
+    better = (lengths <= best[row]) & (lengths < upper[row])
+    x_adv[row[better]] = examples[better]
+    upper.copy_(best)

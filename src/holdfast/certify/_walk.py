@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.certify._cells import Box, Cells, at_once
+from holdfast.certify._cells import Box, Cells, at_once, keep_shortest
 from holdfast.certify._space import Space, elected, present
 
 _PIVOTS, _FAR = 4, 64  # other points to start from: so many that carry another label, sought among so many
@@ -38,10 +38,8 @@ def _from_pivots(space: Space, label: int, own: Tensor, others: Tensor, x: Tenso
     many = min(space.rows(), at_once(space, len(own)))
     for part in torch.split(torch.arange(len(rows), device=x.device), many):
         ends = _Walk(space, label, own, x[rows[part]], k, box).run(starts[part])
-        for row, end in zip(rows[part].tolist(), ends, strict=True):
-            far = float((end - x[row]).square().sum().sqrt())
-            if far < length[row]:
-                best[row], length[row] = end, far
+        lengths = (ends - x[rows[part]]).square().sum(1).sqrt()
+        keep_shortest(rows[part], ends, lengths, length, best)
     return best
 
 
