@@ -188,6 +188,6 @@ def _laplacian(z: Tensor, first: Tensor, second: Tensor, weight: Tensor) -> Tens
     index = torch.stack([torch.cat([first, second]), torch.cat([second, first])])
     both = torch.cat([weight, weight])
     degree = torch.zeros_like(z[:, 0]).index_add_(0, index[0], both)
-    links = torch.sparse_coo_tensor(index, both, (len(z), len(z)))
+    links = torch.sparse_coo_tensor(index, both, (len(z), len(z)), check_invariants=False)
     moved: Tensor = torch.sparse.mm(links, z)
     return degree[:, None] * z - moved
