@@ -76,7 +76,7 @@ class LMNN(Supervised):
             fell, components, value = value - now, moved, now
             if self.progress is not None:
                 self.progress(self.n_iter_, value)
-            if fell <= self.tol * value:
+            if fell <= self.tol * value or not iterations:  # no iteration: the gradient is zero
                 return components
         warnings.warn(
             f"LMNN's objective still falls after {self.max_iter} iterations; raise max_iter or tol",
