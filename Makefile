@@ -5,11 +5,12 @@ ARGS ?=
 
 BIN := .venv/bin
 BENCH := .venv-bench/bin
+METRIC := .venv-metric/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 BENCH_PIP := $(BENCH)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: run test lint types bench clean help
+.PHONY: run test lint types bench bench-metric clean help
 
 run: .venv/.run ## train, attack and compare four methods on digits; ends with the path of the report
 	@$(BIN)/holdfast run quickstart $(ARGS)
@@ -28,12 +29,15 @@ types: .venv/.dev ## check types, strictly
 bench: .venv-bench/.peers ## time and judge attacks beside their peers in ten minutes; ARGS=--full takes two hours
 	@$(BENCH)/python benchmarks/attacks.py --quick $(ARGS)
 
+bench-metric: .venv-metric/.peers ## time the metric learners beside metric-learn; ARGS=--tiny only shows that it works
+	@$(METRIC)/python benchmarks/metric.py $(ARGS)
+
 clean: ## remove the environments and caches; runs/ is kept
-	@rm -rf .venv .venv-bench dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-bench .venv-metric dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 .venv/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing holdfast into .venv: this takes some minutes, once."
@@ -52,8 +56,16 @@ help: ## show this list
 	@$(BENCH_PIP) --no-deps -r benchmarks/requirements-alone.txt
 	@touch $@
 
+# metric-learn stops at a scikit-learn older than the tested one.
+.venv-metric/.peers: pyproject.toml constraints.txt benchmarks/requirements-metric.txt | $(METRIC)/python
+	@echo "Installing holdfast and metric-learn into .venv-metric: this takes some minutes, once."
+	@grep -v '^scikit-learn==' constraints.txt > .venv-metric/constraints.txt
+	@$(METRIC)/python -m pip install -qq --disable-pip-version-check -c .venv-metric/constraints.txt \
+	  -e . -r benchmarks/requirements-metric.txt
+	@touch $@
+
 # A venv that failed half-way would look whole to the next call, hence the rm.
-$(BIN)/python $(BENCH)/python:
+$(BIN)/python $(BENCH)/python $(METRIC)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "holdfast needs Python 3.11 or later but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true);" \
 	    "name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }

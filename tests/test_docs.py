@@ -19,7 +19,14 @@ from holdfast.report.records import Records
 from holdfast.run import cli, config, own, sweep
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
+PAGES = [
+    "README.md",
+    "docs/coming-from.md",
+    "docs/your-model.md",
+    "docs/adaptive-attacks.md",
+    "docs/certificates.md",
+    "docs/speed.md",
+]
 
 
 class Net(nn.Module):

@@ -11,7 +11,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_files
 from sklearn.preprocessing import LabelEncoder, MinMaxScaler
 
 from holdfast import data as named
-from holdfast.data import libsvm
+from holdfast.data import _svm_text, libsvm
 
 TRAIN = "+1 1:0 2:5 4:-1\n-1 1:10 2:5 # a comment\n\n# only a comment\n+1 2:5 4:1\n-1 1:2.5e0 2:5\n"
 TEST = "-1 1:20 3:4\n+1 1:-5 2:.5 4:0.5\n"
@@ -192,20 +192,20 @@ def test_short_lines_do_not_grow_in_memory(tmp_path):
     path = write(tmp_path, "1 1:1\n" * 5000 + "2 1:0\n", "1\n")  # 30 KB; objects for each line took 50 times that
     load(path)  # what is reserved once, by whoever comes first, is not of interest
     tracemalloc.start()
-    libsvm._read(path)
+    _svm_text.read(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 15 * path.stat().st_size
 
 
 def test_too_many_lines_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(libsvm, "_LINES", 3)
+    monkeypatch.setattr(_svm_text, "_LINES", 3)
     with pytest.raises(ValueError, match="set has 3 lines or more; give a smaller set"):
         load(write(tmp_path))
 
 
 def test_a_line_without_an_end_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(libsvm, "_LINE_BYTES", 1000)
+    monkeypatch.setattr(_svm_text, "_LINE_BYTES", 1000)
     with pytest.raises(ValueError, match=r"line 2 of .*set has more than 1000 bytes"):
         load(write(tmp_path, "1 1:1\n1" + " 2:3" * 1000))
 

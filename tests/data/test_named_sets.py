@@ -30,6 +30,12 @@ def test_the_file_name_is_the_recipe_name():
         "image-folder",
         "libsvm",
         "hub",
+        "usps",
+        "pendigits",
+        "satimage",
+        "splice",
+        "letter",
+        "segment",
     } == set(data.names())
 
 

@@ -197,3 +197,9 @@ def test_a_singular_matrix_ignores_what_it_cannot_see() -> None:
     knn = MahalanobisKNN(np.diag([4.0, 0.0]), device="cpu").fit(x, y)
     assert knn.predict([[0.9, 5.0], [0.2, -5.0]]).tolist() == ["b", "a"]
     assert knn.get_metric()([0, 0], [1, 100]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("name", ["arml", "lmnn", "itml"])
+def test_points_that_are_all_equal_teach_nothing_and_break_nothing(name: str) -> None:
+    fitted = clone(QUICK[name]).fit(np.ones((12, 3)), np.arange(12) % 2)
+    np.testing.assert_allclose(fitted.components_.T @ fitted.components_, np.eye(3))

@@ -131,8 +131,7 @@ def test_arml_with_the_neighbors_refreshed_or_not_raises_the_radius() -> None:
 
 def looped(points: np.ndarray, labels: np.ndarray, root: np.ndarray, k: int, pull: float) -> float:
     """LMNN's objective, sum by sum."""
-    table = np.array([[((root @ (a - b)) ** 2).sum() for b in points] for a in points])
-    plain = np.array([[((a - b) ** 2).sum() for b in points] for a in points])
+    table, plain = (((z[:, None] - z[None]) ** 2).sum(2) for z in (points @ root.T, points))
     total = 0.0
     for i in range(len(points)):
         targets = [j for j in np.argsort(plain[i], kind="stable") if labels[j] == labels[i] and j != i][:k]

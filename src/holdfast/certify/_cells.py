@@ -38,7 +38,7 @@ class Cells:
     def solve(self, enough: Tensor) -> Shortest:
         """The shortest way into each cell, as far as it is of interest: up to a proved length of ``enough``."""
         allowed, pulled = self.space.rounding(self.x)[:, 0], self.space.pulled
-        own, scale = pulled[self.own], float(pulled.square().sum(1).max().sqrt())
+        own, same = pulled[self.own], _SAME * self.space.pull
 
         def violated(rows: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             # nearness up to what all points share: 2 d·w - distance
@@ -52,7 +52,7 @@ class Cells:
             each = torch.arange(len(rows), device=d.device)
             a = chosen[each, j] - own[i]
             length = a.square().sum(1).sqrt()
-            apart = length > _SAME * scale
+            apart = length > same
             length = torch.where(apart, length, 1.0)
             c = self.inside_distance[rows, j] - self.own_distance[rows, i] - allowed[rows]
             a, c = a / length[:, None], c / (2 * length) + self.margin
@@ -78,3 +78,11 @@ class Cells:
 def at_once(space: Space, own: int) -> int:
     """How many problems are solved together in bounded memory."""
     return max(1, _CELLS // max(own, _SLOTS * space.points.shape[1]))
+
+
+def keep_shortest(row: Tensor, examples: Tensor, lengths: Tensor, upper: Tensor, x_adv: Tensor) -> None:
+    """Update, in place, the shortest example known of each row; several may be given for one row."""
+    best = upper.scatter_reduce(0, row, lengths, "amin")
+    better = (lengths <= best[row]) & (lengths < upper[row])
+    x_adv[row[better]] = examples[better]
+    upper.copy_(best)

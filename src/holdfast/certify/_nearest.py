@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.certify._cells import Box, Cells, at_once
+from holdfast.certify._cells import Box, Cells, at_once, keep_shortest
 from holdfast.certify._space import Space, present, squared
 
 _FIRST, _MORE = 4, 64  # candidates of an input tried before the first bound is known, and at once after that
@@ -60,7 +60,7 @@ def _search(space: Space, own: Tensor, others: Tensor, x: Tensor, box: Box) -> t
             found = cells.solve(upper[row])
             radius.scatter_reduce_(0, row, found.bound, "amin")
             examples, lengths = _cross(cells, found.d, found.solved)
-            _keep_shortest(row, examples, lengths, upper, x_adv)
+            keep_shortest(row, examples, lengths, upper, x_adv)
         take = _MORE
 
 
@@ -69,7 +69,7 @@ def _first_bound(
 ) -> Tensor:
     """The length that the constraint of the nearest own point alone proves for every candidate."""
     nearest, which = own_distance.min(1)
-    apart = squared(space.pulled[own[which]], space.pulled[others]).sqrt_()
+    apart = space.apart(own[which], others)
     gain = other_distance - nearest[:, None] - rounding
     return torch.where(gain > 0, gain / (2 * apart), 0.0)  # a candidate that coincides has no gain
 
@@ -96,10 +96,3 @@ def _cross(cells: Cells, d: Tensor, solved: Tensor) -> tuple[Tensor, Tensor]:
         examples[open_[won]] = tried[won]
         lengths[open_[won]] = (tried[won] - cells.x[open_[won]]).square().sum(1).sqrt()
     return examples, lengths
-
-
-def _keep_shortest(row: Tensor, examples: Tensor, lengths: Tensor, upper: Tensor, x_adv: Tensor) -> None:
-    best = upper.scatter_reduce(0, row, lengths, "amin")
-    better = (lengths <= best[row]) & (lengths < upper[row])
-    x_adv[row[better]] = examples[better]
-    upper.copy_(best)

@@ -46,10 +46,11 @@ class Space:
         """G (x - center)."""
         return x - self.center if self.root is None else (x - self.center) @ self.root.T
 
-    def distances(self, x: Tensor, which: Tensor) -> Tensor:
-        """(b, len(which)) squared distances of x to these training points."""
-        z = self.map(x)
-        return squared(z, self.mapped[which], self._squares[which])
+    def distances(self, x: Tensor, which: Tensor | None = None) -> Tensor:
+        """(b, len(which)) squared distances of x to these training points, or to all."""
+        if which is None:
+            return squared(self.map(x), self.mapped, self._squares)
+        return squared(self.map(x), self.mapped[which], self._squares[which])
 
     def rounding(self, x: Tensor) -> Tensor:
         """(b, 1): more than the error of a difference between two squared distances of x."""
@@ -59,6 +60,16 @@ class Space:
     def scale(self) -> float:
         """The length of the longest training point, seen from the center."""
         return float((self.points - self.center).square().sum(1).max().sqrt())
+
+    @cached_property
+    def pull(self) -> float:
+        """The length of the longest w = M x."""
+        return float(self.pulled.square().sum(1).max().sqrt())
+
+    def apart(self, some: Tensor, others: Tensor) -> Tensor:
+        """(len(some), len(others)) lengths of the differences of w, rounded up: they divide what a bound proves."""
+        lengths = squared(self.pulled[some], self.pulled[others])
+        return lengths.add_(4 * _ROUNDING * self.pull**2).sqrt_()
 
     def own(self, label: int) -> Tensor:
         """The positions of the training points with this label."""

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from holdfast.certify._cells import at_once
-from holdfast.certify._space import Space, present, squared
+from holdfast.certify._space import Space, present
 
 _CELLS = 1 << 23
 
@@ -73,7 +73,7 @@ class _Election:
         own_distance, other_distance = space.distances(x, own), space.distances(x, others)
         rounding = space.rounding(x)
         nearest, which = own_distance.topk(used, dim=1, largest=False)
-        apart = torch.stack([squared(space.pulled[own[some]], space.pulled[others]).sqrt_() for some in which])
+        apart = space.apart(own[which.flatten()], others).reshape(*which.shape, len(others))
         lengths = _lengths(other_distance[:, None] - nearest[:, :, None] - rounding[:, :, None], apart)
         seen = torch.zeros_like(other_distance, dtype=torch.bool)
         return _Election(
@@ -89,7 +89,7 @@ class _Election:
                 return
             for part in torch.split(pairs, at_once(self.space, len(self.own))):
                 row, j = part[:, 0], part[:, 1]
-                apart = squared(self.space.pulled[self.others[j]], self.space.pulled[self.own]).sqrt_()
+                apart = self.space.apart(self.others[j], self.own)
                 gain = self.other_distance[row, j][:, None] - self.own_distance[row] - self.rounding[row]
                 self.top[row, :, j] = _largest(_lengths(gain, apart), self.top.shape[1])
                 self.seen[row, j] = True

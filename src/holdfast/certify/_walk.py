@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.certify._cells import Box, Cells, at_once
+from holdfast.certify._cells import Box, Cells, at_once, keep_shortest
 from holdfast.certify._space import Space, elected, present
 
 _PIVOTS, _FAR = 4, 64  # other points to start from: so many that carry another label, sought among so many
@@ -38,10 +38,8 @@ def _from_pivots(space: Space, label: int, own: Tensor, others: Tensor, x: Tenso
     many = min(space.rows(), at_once(space, len(own)))
     for part in torch.split(torch.arange(len(rows), device=x.device), many):
         ends = _Walk(space, label, own, x[rows[part]], k, box).run(starts[part])
-        for row, end in zip(rows[part].tolist(), ends, strict=True):
-            far = float((end - x[row]).square().sum().sqrt())
-            if far < length[row]:
-                best[row], length[row] = end, far
+        lengths = (ends - x[rows[part]]).square().sum(1).sqrt()
+        keep_shortest(rows[part], ends, lengths, length, best)
     return best
 
 
@@ -92,11 +90,8 @@ class _Walk:
         cells = Cells(space, self.own, x, own_distance, inside, inside_distance, spared, self.box, margin)
         found = cells.solve(length)
         tried = x + found.d if self.box is None else (x + found.d).clamp(*self.box)
-        labels = space.labels[self._everyone(tried).topk(self.k, dim=1, largest=False).indices]
+        labels = space.labels[space.distances(tried).topk(self.k, dim=1, largest=False).indices]
         return tried, found.solved & (elected(labels) != self.label)
-
-    def _everyone(self, point: Tensor) -> Tensor:
-        return self.space.distances(point, torch.arange(len(self.space.points), device=point.device))
 
     def _region(self, point: Tensor, spare: bool) -> tuple[Tensor, Tensor]:
         """(b, q) who shall be nearer than all own points, and (b, p) which own points are spared that.
@@ -104,7 +99,7 @@ class _Walk:
         As many own points are spared as vote at the point, and one more of the winners is held if there is one; with
         ``spare``, as many as may vote against a majority. Rows with fewer to hold repeat their first.
         """
-        space, everyone = self.space, self._everyone(point)
+        space, everyone = self.space, self.space.distances(point)
         labels = space.labels[everyone.topk(self.k, dim=1, largest=False).indices]
         winner = elected(labels)
         if spare:
@@ -116,5 +111,7 @@ class _Walk:
         theirs = everyone.masked_fill(space.labels[None] != winner[:, None], torch.inf)
         lengths, inside = theirs.topk(min(int(held.max()), theirs.shape[1]), dim=1, largest=False)
         short = (torch.arange(inside.shape[1], device=point.device)[None] >= held[:, None]) | lengths.isinf()
-        rank = everyone[:, self.own].argsort(1).argsort(1)
-        return torch.where(short, inside[:, :1], inside), rank < spared[:, None]
+        own = everyone[:, self.own]
+        nearest = own.topk(min(int(spared.max()), own.shape[1]), dim=1, largest=False).indices
+        voting = torch.arange(nearest.shape[1], device=point.device)[None] < spared[:, None]
+        return torch.where(short, inside[:, :1], inside), torch.zeros_like(own).bool().scatter_(1, nearest, voting)

@@ -20,6 +20,7 @@ class Split:
     """One part of a data set: x (n, *shape), y (n,) and the positions of its samples in the published file.
 
     x is floating in [0, 1], or uint8 from 0 to 255, which keeps large sets small and is divided by 255 when batched.
+    The test part of a tabular set may leave [0, 1].
     """
 
     x: Tensor
@@ -106,14 +107,17 @@ class EvaluationSet:
         return digest_of(self.test.x, self.test.y, self.test.index)
 
 
-def checked(x: Tensor, y: Tensor, *, classes: int, part: str) -> Split:
-    """A split of these samples, numbered as given; a ValueError says in one sentence why they cannot be one."""
-    for problem in _problems(x, y, classes):
+def checked(x: Tensor, y: Tensor, *, classes: int, part: str, bounded: bool = True) -> Split:
+    """A split of these samples, numbered as given; a ValueError says in one sentence why they cannot be one.
+
+    ``bounded`` False lets x leave [0, 1], as tabular test samples do that lie beyond the training range.
+    """
+    for problem in _problems(x, y, classes, bounded):
         raise ValueError(f"the {part} set {problem}")
     return Split(x, y.to(torch.int64), torch.arange(len(y)))
 
 
-def _problems(x: Tensor, y: Tensor, classes: int) -> Iterator[str]:
+def _problems(x: Tensor, y: Tensor, classes: int, bounded: bool) -> Iterator[str]:
     # lazy: each check may rely on those before it
     if x.ndim < 2 or y.ndim != 1:
         yield (
@@ -123,11 +127,11 @@ def _problems(x: Tensor, y: Tensor, classes: int) -> Iterator[str]:
         yield f"has {len(x)} samples but {len(y)} labels; give one label for each sample"
     if not x.numel():
         yield f"is empty: x has shape {tuple(x.shape)}; give at least one sample"
-    yield from _pixel_problems(x)
+    yield from _pixel_problems(x, bounded)
     yield from _label_problems(y, classes)
 
 
-def _pixel_problems(x: Tensor) -> Iterator[str]:
+def _pixel_problems(x: Tensor, bounded: bool) -> Iterator[str]:
     if x.dtype == torch.uint8:
         return
     if not x.is_floating_point():
@@ -135,7 +139,7 @@ def _pixel_problems(x: Tensor) -> Iterator[str]:
     low, high = (bound.float() for bound in x.aminmax())  # float32 is what models see; NaN passes through aminmax
     if not (low.isfinite() and high.isfinite()):
         yield f"holds {int((~x.isfinite()).sum())} values of x that are NaN or infinite; repair or remove them"
-    if low < 0 or high > 1:
+    if bounded and (low < 0 or high > 1):
         yield (
             f"has x in [{low:.6g}, {high:.6g}] but [0, 1] is allowed; give raw pixels scaled to [0, 1] and put "
             "normalization inside the model"

@@ -76,7 +76,7 @@ class LMNN(Supervised):
             fell, components, value = value - now, moved, now
             if self.progress is not None:
                 self.progress(self.n_iter_, value)
-            if fell <= self.tol * value:
+            if fell <= self.tol * value or not iterations:  # no iteration: the gradient is zero
                 return components
         warnings.warn(
             f"LMNN's objective still falls after {self.max_iter} iterations; raise max_iter or tol",
@@ -188,6 +188,6 @@ def _laplacian(z: Tensor, first: Tensor, second: Tensor, weight: Tensor) -> Tens
     index = torch.stack([torch.cat([first, second]), torch.cat([second, first])])
     both = torch.cat([weight, weight])
     degree = torch.zeros_like(z[:, 0]).index_add_(0, index[0], both)
-    links = torch.sparse_coo_tensor(index, both, (len(z), len(z)))
+    links = torch.sparse_coo_tensor(index, both, (len(z), len(z)), check_invariants=False)
     moved: Tensor = torch.sparse.mm(links, z)
     return degree[:, None] * z - moved

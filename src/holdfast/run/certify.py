@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from holdfast.certify.neighbors import Neighbors
@@ -109,7 +110,8 @@ class Desk:
         most = int(learner.get_params().get("max_iter", 1))
         started = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", ConvergenceWarning)
             learner.fit(x.flatten(1).numpy(), y.numpy())
         seconds = time.perf_counter() - started
         self.progress(words, most, most, "")
