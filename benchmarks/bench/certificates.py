@@ -13,7 +13,7 @@ from torch import Tensor
 from bench.timing import peak_memory
 from holdfast import Rng
 from holdfast.certify.neighbors import Neighbors
-from holdfast.data import libsvm
+from holdfast.data import load as load_data
 
 AUTHORS = {"usps": 0.30, "letter": 0.065, "pendigits": 0.036, "satimage": 0.028, "splice": 0.005}
 """Seconds for each input, Euclidean, of wangwllu/provably_robust_metric_learning on a machine like ours."""
@@ -45,7 +45,7 @@ class Sets:
             rng = Rng(0).fork(name)
             x = rng.uniform(torch.empty(400, 8))
             return x[:300], (3 * x[:300, 0]).long(), x[300:]
-        data = libsvm.load(self.folder / name, valid=1, seed=0)
+        data = load_data(name, self.folder.parent, valid=1)
         kept = [data.train, data.valid]  # the benchmark fits nothing, so all of the file is training points
         return torch.cat([part.x for part in kept]), torch.cat([part.y for part in kept]), data.test.spread(1000).x
 

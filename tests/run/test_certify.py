@@ -179,7 +179,7 @@ def test_recipes_that_certify_are_listed_and_shown(
             main()
     out = capsys.readouterr().out
     assert "arml-pendigits" in out
-    assert "libsvm:libsvm/usps" in out
+    assert 'name = "usps"' in out
 
 
 @pytest.mark.parametrize("name", source.names("certificates"))
