@@ -20,6 +20,7 @@ from holdfast.run import cli, config, own
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
+PAGES += ["docs/metrics.md"]
 
 
 class Net(nn.Module):
