@@ -27,6 +27,8 @@ PAGES = [
     "docs/certificates.md",
     "docs/speed.md",
 ]
+PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
+PAGES += ["docs/metrics.md"]
 
 
 class Net(nn.Module):

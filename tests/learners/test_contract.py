@@ -203,3 +203,9 @@ def test_a_singular_matrix_ignores_what_it_cannot_see() -> None:
 def test_points_that_are_all_equal_teach_nothing_and_break_nothing(name: str) -> None:
     fitted = clone(QUICK[name]).fit(np.ones((12, 3)), np.arange(12) % 2)
     np.testing.assert_allclose(fitted.components_.T @ fitted.components_, np.eye(3))
+
+
+@pytest.mark.parametrize("name", ["arml", "lmnn", "itml"])
+def test_where_the_points_lie_does_not_matter(name: str, data: Any) -> None:
+    here, far = (clone(QUICK[name]).fit(data[0] + offset, data[1]).components_ for offset in (0, 2.0**20))
+    np.testing.assert_allclose(here, far, atol=1e-3)

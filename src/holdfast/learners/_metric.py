@@ -11,6 +11,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Progress = Callable[[int, float], None]
@@ -72,6 +73,11 @@ def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array,
     if len(classes) < 2:
         raise ValueError(f"y has one class, {classes[0]!r}, but at least two are needed to tell points apart")
     return finite(points), labels, classes
+
+
+def centred(points: Array) -> Tensor:
+    """The points in float32 around their mean: no metric sees where they lie, but float32 does."""
+    return torch.from_numpy((points - points.mean(0)).astype(np.float32))
 
 
 def chosen_device(name: str | None) -> torch.device:

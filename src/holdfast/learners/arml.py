@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from holdfast.learners._metric import Array, Progress, Supervised, chosen_device, labelled, positive
+from holdfast.learners._metric import Array, Progress, Supervised, centred, chosen_device, labelled, positive
 from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
 
 _WINDOW = 20  # iterations whose mean loss is compared: every iteration draws other triplets
@@ -73,7 +73,7 @@ class ARML(Supervised):
             raise ValueError("every class has one point, but a triplet needs two points of one class; add points")
         classes = Classes.of(torch.from_numpy(labels))
         device = chosen_device(self.device)
-        x = torch.tensor(points)[classes.order].to(device, torch.float32)
+        x = centred(points)[classes.order].to(device)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
         self.components_ = self._descend(x, classes, loss, generator).double().cpu().numpy()
         return self

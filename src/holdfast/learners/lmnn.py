@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from holdfast.geometry import neighbors
-from holdfast.learners._metric import Array, Progress, Supervised, chosen_device, labelled, positive
+from holdfast.learners._metric import Array, Progress, Supervised, centred, chosen_device, labelled, positive
 from holdfast.learners._triplets import Classes
 
 _ROUND = 10  # iterations at most between two searches for impostors
@@ -59,15 +60,14 @@ class LMNN(Supervised):
         if np.bincount(labels).max() < 2:
             raise ValueError("every class has one point, but LMNN needs pairs of one class; add points")
         classes = Classes.of(torch.from_numpy(labels))
-        x = torch.tensor(points)[classes.order].to(chosen_device(self.device))
+        x = centred(points)[classes.order].to(chosen_device(self.device))
         objective = Objective(x, classes, self.n_neighbors, self.pull, self.max_impostors)
-        self.components_ = self._descend(objective).cpu().numpy()
+        self.components_ = self._descend(objective).double().cpu().numpy()
         return self
 
     def _descend(self, objective: Objective) -> Tensor:
         components = torch.eye(objective.x.shape[1], dtype=objective.x.dtype, device=objective.x.device)
-        objective.search(components)
-        value, self.n_iter_, many = objective(components)[0], 0, 2
+        value, self.n_iter_, many = objective.search(components), 0, 2
         while self.n_iter_ < self.max_iter:
             moved, iterations = _lower(objective, components, min(many, self.max_iter - self.n_iter_))
             self.n_iter_ += iterations
@@ -107,8 +107,7 @@ def _back(objective: Objective, start: Tensor, end: Tensor, value: float) -> tup
     way = 1.0
     while way > _LEAST:
         moved = torch.lerp(start, end, way)
-        objective.search(moved)
-        now = objective(moved)[0]
+        now = objective.search(moved, below=value)
         if now < value:
             return moved, now, way
         way /= 2
@@ -136,27 +135,39 @@ class Objective:
         anchor, impostor = self.impostors
         gap = 1 + near[anchor] - self._lengths(z, anchor, impostor)[:, None]
         push, active = 1 - self.pull, (gap > 0).to(z)
-        value = self.pull * near[self.known].sum() + push * F.relu(gap).sum()
+        value = self.pull * near[self.known].double().sum() + push * F.relu(gap).double().sum()
         pulled = torch.zeros_like(near).index_add_(0, anchor, push * active) + self.pull
         rows = torch.arange(len(z), device=z.device)[:, None].expand_as(near)[self.known]
         first, second = torch.cat([rows, anchor]), torch.cat([self.targets[self.known], impostor])
         weight = torch.cat([pulled[self.known], -push * active.sum(1)])
         return value.item(), 2 * _laplacian(z, first, second, weight).T @ self.x
 
-    def search(self, components: Tensor) -> None:
-        """Find the impostors of each point anew: (anchor, impostor), (2, p)."""
+    def search(self, components: Tensor, below: float = inf) -> float:
+        """Find the impostors of each point anew, (anchor, impostor) as (2, p); the objective with them, in float32.
+
+        Far from the minimum there may be very many: the search ends, and finds none, once the value is not ``below``.
+        """
         z = (self.x @ components.T).float()
-        margin = _WIDER * (1 + self._near(z).amax(1))
-        squares, found = z.square().sum(1), []
+        near = self._near(z)
+        margin, squares, found = _WIDER * (1 + near.amax(1)), z.square().sum(1), []
+        value = self.pull * near[self.known].double().sum()
         for rows, span in self.classes.blocks():
             table = torch.addmm(squares, z[rows], z.T, alpha=-2).add_(squares[rows, None])
             table[:, span] = torch.inf
             inside = table < margin[rows, None]
-            if int(inside.sum(1).max()) > self.most:
-                kept = table.topk(self.most, dim=1, largest=False, sorted=False).indices
-                inside &= torch.zeros_like(inside).scatter_(1, kept, True)
-            found.append(inside.nonzero() + torch.tensor([rows.start, 0], device=z.device))
+            pairs = inside.nonzero()
+            crowded = (pairs[:, 0].bincount(minlength=len(table)) > self.most).nonzero()[:, 0]
+            if len(crowded):
+                kept = table[crowded].topk(self.most, dim=1, largest=False, sorted=False).indices
+                inside[crowded] &= torch.zeros_like(inside[crowded]).scatter_(1, kept, True)
+                pairs = inside.nonzero()
+            gap = 1 + near[rows][pairs[:, 0]] - table[inside][:, None]
+            value += (1 - self.pull) * F.relu(gap).double().sum()
+            if value >= below:
+                return inf
+            found.append(pairs + torch.tensor([rows.start, 0], device=z.device))
         self.impostors = torch.cat(found).T
+        return value.item()
 
     def _near(self, z: Tensor) -> Tensor:
         """Squared distances to the targets, (n, k); minus infinity where a class is too small to have one."""
