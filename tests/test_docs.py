@@ -25,10 +25,9 @@ PAGES = [
     "docs/your-model.md",
     "docs/adaptive-attacks.md",
     "docs/certificates.md",
+    "docs/metrics.md",
     "docs/speed.md",
 ]
-PAGES = ["README.md", "docs/coming-from.md", "docs/your-model.md", "docs/adaptive-attacks.md", "docs/speed.md"]
-PAGES += ["docs/metrics.md"]
 
 
 class Net(nn.Module):
