@@ -23,7 +23,7 @@ QUICK: dict[str, Any] = {
     "arml": ARML(max_iter=20, learning_rate=0.04, random_state=0, device="cpu"),
     "lmnn": LMNN(max_iter=20, device="cpu"),
     "itml": ITML(max_iter=20, n_constraints=50, random_state=0, device="cpu"),
-    "nca": NCA(max_iter=10, random_state=0),
+    "nca": NCA(max_iter=10),
 }
 learner = pytest.mark.parametrize("learner", QUICK.values(), ids=QUICK)
 supervised = pytest.mark.parametrize("learner", list(QUICK.values())[1:], ids=list(QUICK)[1:])

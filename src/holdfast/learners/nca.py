@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 
@@ -15,28 +14,20 @@ from holdfast.learners._metric import Array, Supervised, labelled, positive
 class NCA(Supervised):
     """The metric under which a point most likely draws a neighbor of its own class (NIPS 2004).
 
-    This is scikit-learn's NeighborhoodComponentsAnalysis with a full matrix, started from the identity. It holds a
-    table of all pairs of points, so it is for some ten thousand points at most.
+    This is scikit-learn's NeighborhoodComponentsAnalysis with a full matrix, started from the identity, so nothing is
+    random. It holds a table of all pairs of points, so it is for some ten thousand points at most.
     """
 
-    def __init__(
-        self,
-        *,
-        max_iter: int = 50,
-        tol: float = 1e-5,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
+    def __init__(self, *, max_iter: int = 50, tol: float = 1e-5) -> None:
         self.max_iter = max_iter
         self.tol = tol
-        self.random_state = random_state
 
     def fit(self, X: Array, y: Any) -> NCA:  # noqa: N803
         """Learn the metric from points and their labels."""
         positive(max_iter=self.max_iter)
         points, labels, _ = labelled(self, X, y)
-        found = NeighborhoodComponentsAnalysis(
-            init="identity", max_iter=self.max_iter, tol=self.tol, random_state=self.random_state
-        ).fit(points, labels)
+        learner = NeighborhoodComponentsAnalysis(init="identity", max_iter=self.max_iter, tol=self.tol)
+        found = learner.fit(points, labels)
         self.components_, self.n_iter_ = found.components_, max(1, found.n_iter_ - 1)  # it counts the start too
         if self.n_iter_ >= self.max_iter:
             warnings.warn(
