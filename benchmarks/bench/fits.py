@@ -31,7 +31,7 @@ class Budget:
     turns: int
 
 
-TINY, FULL = Budget(300, 3, 2, 1), Budget(None, 100, 2, 2)
+TINY, FULL = Budget(300, 3, 2, 1), Budget(None, 100, 2, 1)
 
 
 def samples(budget: Budget) -> tuple[np.ndarray, np.ndarray, str]:
