@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import KINDS, certifier, problem
 
+from holdfast.certify.neighbors import Neighbors
 from holdfast.geometry import L2
 from holdfast.rng import Rng
 
@@ -127,3 +128,17 @@ def test_no_inputs_give_an_empty_certificate():
     points, labels, matrix, _ = problem(0, "plain")
     for k in (1, 3):
         assert len(certifier(points, labels, matrix, k=k)(torch.zeros(0, 3).double(), rng=Rng(0)).radius) == 0
+
+
+@pytest.mark.parametrize("box", [None, (-2.0, 1.0)])
+@pytest.mark.parametrize("aside", [1e-12, 2e-12, 1e-9])
+def test_half_spaces_that_nearly_face_each_other_do_not_prove_too_much(aside, box):
+    """The wedge of a point between two near others opens far away; rounding must not take that for never."""
+    points = torch.tensor([[0, 0], [aside, 1e-6], [0, 2e-6]], dtype=torch.float64)
+    certify = Neighbors(points=points, labels=torch.tensor([0, 1, 0]), box=box)
+    x = torch.tensor([[-1.5, 1e-6]], dtype=torch.float64)
+    found, x_adv = certify.examine(x)
+    reached = float((points[1] - x[0]).norm())
+    assert found.radius.item() <= reached
+    assert found.upper.item() <= reached * (1 + 1e-9)
+    assert certify.predict(x_adv).item() == 1

@@ -11,7 +11,7 @@ from holdfast.certify._cells import Box, Cells, at_once, keep_shortest
 from holdfast.certify._space import Space, present, squared
 
 _FIRST, _MORE = 4, 64  # candidates of an input tried before the first bound is known, and at once after that
-_NUDGES = (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-4)
+_NUDGES = (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-4, 1.0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _search(space: Space, own: Tensor, others: Tensor, x: Tensor, box: Box) -> t
             )
             found = cells.solve(upper[row])
             radius.scatter_reduce_(0, row, found.bound, "amin")
-            examples, lengths = _cross(cells, found.d, found.solved)
+            examples, lengths = _cross(cells, found.d, found.solved | (found.bound < upper[row]))
             keep_shortest(row, examples, lengths, upper, x_adv)
         take = _MORE
 
@@ -74,17 +74,17 @@ def _first_bound(
     return torch.where(gain > 0, gain / (2 * apart), 0.0)  # a candidate that coincides has no gain
 
 
-def _cross(cells: Cells, d: Tensor, solved: Tensor) -> tuple[Tensor, Tensor]:
-    """Nudge the ends of the solved problems over the border, towards the point they come near; their lengths.
+def _cross(cells: Cells, d: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Nudge the ends of the wanted problems over the border, towards the point they come near; their lengths.
 
-    That point is inside its own cell, so any small step towards it is; the length is infinite where float64 could not
-    confirm that it is nearer than every own point.
+    That point is inside its own cell, so any small step towards it is, and the point itself is the last resort; the
+    length is infinite where float64 could not confirm that it is nearer than every own point.
     """
     space, target = cells.space, cells.space.points[cells.inside[:, 0]]
     edge = cells.x + d
     examples, lengths = edge.clone(), torch.full_like(d[:, 0], torch.inf)
     for nudge in _NUDGES:
-        open_ = (solved & lengths.isinf()).nonzero()[:, 0]
+        open_ = (wanted & lengths.isinf()).nonzero()[:, 0]
         if not len(open_):
             break
         tried = edge[open_] + nudge * (target[open_] - edge[open_])

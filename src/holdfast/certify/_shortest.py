@@ -22,7 +22,7 @@ _FIRST = 8
 
 @dataclass(frozen=True)
 class Shortest:
-    """Per problem: d, a proved lower bound on its length (inf: nothing satisfies all), whether d satisfies all."""
+    """Per problem: d, a proved lower bound on the length of a solution, whether d is one."""
 
     d: Tensor
     bound: Tensor
@@ -67,7 +67,8 @@ def shortest(violated: Violated, enough: Tensor, width: int, *, tolerance: float
     """Solve one problem for each entry of ``enough``; a problem whose bound reaches that entry is left unsolved.
 
     ``tolerance`` is how far d may lie outside a half-space, in units of d. A problem that takes more than ``steps``
-    steps is left unsolved too, with the bound it has.
+    steps is left unsolved too, with the bound it has; so is one that has no solution, which rounding cannot tell from
+    one whose half-spaces nearly face each other and meet far away.
     """
     found = Shortest(enough.new_zeros(len(enough), width), torch.zeros_like(enough), torch.zeros_like(enough).bool())
     batch = _Batch(enough, len(enough), width)
@@ -77,7 +78,6 @@ def shortest(violated: Violated, enough: Tensor, width: int, *, tolerance: float
         done, solved = _ask(batch, d, violated, tolerance)
         done |= bound >= enough[batch.which]
         blocked = _advance(batch, d, done)
-        bound = bound.masked_fill(blocked & ~done, torch.inf)
         found.bound[batch.which] = torch.maximum(found.bound[batch.which], bound)
         found.d[batch.which], found.solved[batch.which] = d, solved
         done |= blocked
