@@ -16,6 +16,8 @@ from torch import Tensor
 Array = np.ndarray[Any, np.dtype[Any]]
 Progress = Callable[[int, float], None]
 
+_LARGEST = 1e15  # learners compute squared distances in float32, which ends at 1e38
+
 
 @dataclass(frozen=True, eq=False)
 class Metric:
@@ -71,8 +73,11 @@ def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array,
     check_classification_targets(y)
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(f"y has one class, {classes[0]!r}, but at least two are needed to tell points apart")
-    return finite(points), labels, classes
+        raise ValueError(f"y has one class, {classes[0]}, but at least two are needed to tell points apart")
+    largest = np.abs(finite(points)).max()
+    if largest > _LARGEST:
+        raise ValueError(f"points reach {largest:.3g}, whose squares overflow; scale them first, e.g. to [0, 1]")
+    return points, labels, classes
 
 
 def centred(points: Array) -> Tensor:

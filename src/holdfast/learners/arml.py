@@ -76,6 +76,8 @@ class ARML(Supervised):
         x = centred(points)[classes.order].to(device)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
         self.components_ = self._descend(x, classes, loss, generator).double().cpu().numpy()
+        if not np.isfinite(self.components_).all():
+            raise ValueError(f"ARML's metric is no longer finite; learning_rate {self.learning_rate} is too large")
         return self
 
     def _descend(
