@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
+from torch import Tensor
 
 from holdfast.rng import Rng
 
@@ -19,6 +20,21 @@ settings.load_profile("holdfast")
 @pytest.fixture(scope="session")  # an Rng has no state, and hypothesis refuses fixtures made anew for each test
 def rng() -> Rng:
     return Rng(0)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all products that are asked for while a test runs: torch allocates outside of Python's sight."""
+    asked: list[int] = []
+    multiply = torch.addmm
+
+    def watched(*args: Tensor, **options: float) -> Tensor:
+        found = multiply(*args, **options)  # type: ignore[call-overload]
+        asked.append(found.numel())
+        return found
+
+    monkeypatch.setattr(torch, "addmm", watched)
+    return asked
 
 
 @pytest.fixture(autouse=True, scope="session")

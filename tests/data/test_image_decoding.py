@@ -54,7 +54,9 @@ def test_a_palette_with_transparency_does_not_warn():
     Image.fromarray(PIXELS).convert("P").save(stream, format="PNG", transparency=bytes([0, 128]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        decode([Picture("it", stream.getvalue())], (4, 3))
+        x, grey = decode([Picture("it", stream.getvalue())], (4, 3))
+    assert x.shape[1] == 3
+    assert not grey
 
 
 def test_one_channel_only_if_every_picture_of_every_part_is_grey():

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -35,10 +35,13 @@ def render(study: Study) -> str:
 
 def filled(template: str, values: dict[str, Any]) -> str:
     """A page from its template, with style and scripts inside; every value is escaped."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    loader = FunctionLoader(_resource)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"eps": eps_text, "percent": text.percent, "p": text.p_text, "seeds": text.seeds_text}
     style = {"style": Markup(_resource("page.css"))}
-    return environment.from_string(_resource(template)).render(values | style | _scripts())
+    return environment.get_template(template).render(values | style | _scripts())
 
 
 def _numbers(study: Study) -> dict[str, Any]:

@@ -83,10 +83,7 @@ def is_certificate(table: Table) -> bool:
 
 def load(name: str, changes: Sequence[str] = ()) -> CertificateRecipe:
     """A recipe for certificates by its name or the path of a .toml file, with ``key=value`` changes applied."""
-    table = source.table(name)
-    for change in changes:
-        source.change(table, change)
-    return read(table, name)
+    return read(source.changed(name, changes), name)
 
 
 def read(table: Table, where: str = "recipe") -> CertificateRecipe:

@@ -69,7 +69,7 @@ def _workshop(
     return Workshop.open(recipe, _out(recipe, out), data_dir, device, progress.tell)
 
 
-def _out(recipe: config.Recipe, out: Path | None) -> Path:
+def _out(recipe: config.Recipe | certificate.CertificateRecipe, out: Path | None) -> Path:
     return Path("runs") / recipe.name if out is None else out
 
 
@@ -274,12 +274,11 @@ def certify(
     if markdown is not None:
         check_file(markdown, "--markdown")
     with Progress() as progress:
-        place = Path("runs") / plan.name if out is None else out
-        study = certify_all(plan, place, data_dir, progress.tell, metric, seed)
+        study = certify_all(plan, _out(plan, out), data_dir, progress.tell, metric, seed)
     print(text_certified(study))
     if markdown is not None:
         write_certificates(study, changes, markdown)
-    print(f"report: {place / 'report.html'}")
+    print(f"report: {_out(plan, out) / 'report.html'}")
 
 
 @app.command("list")

@@ -123,10 +123,7 @@ def names() -> list[str]:
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by its name or the path of a .toml file, with ``key=value`` changes applied."""
-    table = source.table(name)
-    for change in changes:
-        source.change(table, change)
-    return read(table, name)
+    return read(source.changed(name, changes), name)
 
 
 def read(table: Table, where: str = "recipe") -> Recipe:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
@@ -37,6 +37,14 @@ def table(name: str) -> dict[str, Any]:
             raise ValueError(f"recipe {name} is based on itself: {' -> '.join(seen)}")
         layers.append(_layer(seen[-1]))
     return reduce(merge, reversed(layers))
+
+
+def changed(name: str, changes: Sequence[str]) -> dict[str, Any]:
+    """The raw table of a recipe with ``key=value`` changes applied."""
+    found = table(name)
+    for asked in changes:
+        change(found, asked)
+    return found
 
 
 def _layer(name: str) -> dict[str, Any]:

@@ -74,9 +74,7 @@ def plan(
     trials: int | None = None,
 ) -> Sweep:
     """A sweep from the recipe's [sweep] table and what was asked beside it, checked as far as it can be unrun."""
-    table = source.table(name)
-    for change in changes:
-        source.change(table, change)
+    table = source.changed(name, changes)
     recipe = config.read(table, name)
     given = recipe.sweep or SweepPlan()
     given = replace(
