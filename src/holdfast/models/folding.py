@@ -9,10 +9,10 @@ from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from holdfast.models import runs
 from holdfast.models.classifier import Classifier
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -22,6 +22,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _OWN = frozenset(vars(nn.Module()))  # what every module has
 _AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
+_ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
 _ROUGHLY = 0.1  # the same for bfloat16, which has three digits
 
 
@@ -29,9 +30,15 @@ class Folded:
     """A traced network with batch norm folded: ``folded(x)`` gives (features, logits), computed in ``dtype``."""
 
     def __init__(
-        self, graph: fx.GraphModule, pairs: list[Pair], copies: list[Copy], normalize: nn.Module, dtype: torch.dtype
+        self,
+        graph: fx.GraphModule,
+        pairs: list[Pair],
+        copies: list[Copy],
+        joined: list[runs.Run],
+        normalize: nn.Module,
+        dtype: torch.dtype,
     ) -> None:
-        self.graph, self._pairs, self._copies = graph, pairs, copies
+        self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)  # they take pixels with channels together
         self._layout = torch.channels_last if images else torch.contiguous_format
@@ -51,12 +58,16 @@ class Folded:
             if self.exact:
                 torch.mul(layer.weight, column, out=target.weight)
             else:
-                target.weight.copy_(layer.weight * column)
+                parts = (torch.split(whole, _ROWS) for whole in (target.weight, layer.weight, column))
+                for new, old, factor in zip(*parts, strict=True):
+                    new.copy_(old * factor)
             shift = -mean if layer.bias is None else layer.bias - mean
             cast(Tensor, target.bias).copy_(norm.bias + shift * scale)
         for source, twin in self._copies:
             for old, new in zip(_tensors(source), _tensors(twin), strict=True):
                 new.copy_(old)
+        for run in self._runs:
+            run.refresh()
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         normal = self._normalize(x)
@@ -114,13 +125,13 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     if not pairs and not lowered:
         return "no batch norm follows a layer directly"
     copies = _lower(graph, pairs, dtype) if lowered else []
-    _spare(graph)
     if not isinstance(model, Classifier):
         _open(graph)
+    joined = runs.join(graph)
     graph.graph.lint()
     graph.recompile()
     normalize = model.normalize if isinstance(model, Classifier) else nn.Identity()
-    return Folded(graph, pairs, copies, normalize, dtype)
+    return Folded(graph, pairs, copies, joined, normalize, dtype)
 
 
 def _trace(root: nn.Module) -> fx.Graph | str:
@@ -230,13 +241,3 @@ def _twin(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     if isinstance(twin, nn.Conv2d):
         twin.weight.data = twin.weight.data.contiguous(memory_format=torch.channels_last)
     return twin.to(dtype) if dtype == torch.bfloat16 else twin
-
-
-def _spare(graph: fx.GraphModule) -> None:
-    """Let a ReLU overwrite its input where that is a layer's output that nobody else reads, the layer included."""
-    modules = {node: _module(graph, node) for node in graph.graph.nodes if node.op == "call_module"}
-    for node, module in modules.items():
-        before = node.all_input_nodes[0]
-        alone = isinstance(modules.get(before), _LAYERS) and len(before.users) == 1
-        if type(module) is nn.ReLU and alone:
-            node.op, node.target, node.kwargs = "call_function", F.relu, {"inplace": True}

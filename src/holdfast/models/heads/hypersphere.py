@@ -78,11 +78,12 @@ class Hypersphere(nn.Linear):
         if self.training and self.weight_norm == "projected":
             # .data: an earlier pass of the same step may still need the weights, which differ by rounding only
             self.weight.data.copy_(unit(self.weight.data))
-        along = functional.linear(input, self._directions())
+        along = functional.linear(input, self.directions())
         # logits are few and features many: dividing those is what makes HE cost next to nothing
         return along * (self.scale / length(input) if self.feature_norm else self.scale)
 
-    def _directions(self) -> Tensor:
+    def directions(self) -> Tensor:
+        """(classes, width) one vector per class, of length one but for ``weight_norm="none"``."""
         if self.weight_norm == "none":
             return self.weight
         if self.weight_norm == "projected":

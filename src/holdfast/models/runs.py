@@ -1,0 +1,243 @@
+"""Runs of plain layers, forward and backward by hand.
+
+Autograd builds a graph of every pass; for layers one after another with fixed weights the way back is known
+beforehand. A run is one node of that graph: it keeps only what its own way back needs and overwrites what nobody else
+reads.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.autograd.function import once_differentiable
+
+from holdfast.losses.metric import length
+from holdfast.models.heads.hypersphere import Hypersphere
+
+_aten = torch.ops.aten
+_PLAIN = (nn.Linear, Hypersphere, nn.ReLU, nn.AvgPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+
+
+class Layer(Protocol):
+    """``forward`` gives the output and what ``backward`` needs to turn the gradient there into that of the input."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]: ...
+    def backward(self, grad: Tensor, kept: Any) -> Tensor: ...
+
+
+class Run(nn.Module):
+    """Layers one after another."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the last layer."""
+        return cast(Tensor, _Pass.apply(x, self.layers))  # type: ignore[no-untyped-call]
+
+    def refresh(self) -> None:
+        """Work out anew what was made of the weights."""
+        for layer in self.layers:
+            if isinstance(layer, _Sphere):
+                layer.refresh()
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layers: Sequence[Layer]) -> Tensor:
+        ctx.layers, ctx.kept = layers, []
+        for layer in layers:
+            x, kept = layer.forward(x)
+            ctx.kept.append(kept)
+        return x.detach()  # what is kept may be the output itself, which will know this context: a circle
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        for layer, kept in zip(reversed(ctx.layers), reversed(ctx.kept), strict=True):
+            grad = layer.backward(grad, kept)
+        return grad, None
+
+
+class _Linear:
+    """A linear layer, with the ReLU after it where there is one."""
+
+    def __init__(self, module: nn.Linear, relu: bool) -> None:
+        self.module, self.relu = module, relu
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        y = F.linear(x, self.module.weight, self.module.bias)
+        return (y.relu_(), y) if self.relu else (y, None)
+
+    def backward(self, grad: Tensor, kept: Tensor | None) -> Tensor:
+        if kept is not None:
+            grad = _aten.threshold_backward(grad, kept, 0)
+        return grad @ self.module.weight
+
+
+class _Sphere:
+    """Scaled cosines: the directions of the classes are worked out once for all passes."""
+
+    def __init__(self, module: Hypersphere) -> None:
+        self.module = module
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.directions = self.module.scale * self.module.directions().detach()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
+        y = F.linear(x, self.directions)
+        if not self.module.feature_norm:
+            return y, None
+        size = length(x)
+        y = y.div_(size)
+        return y, (x, y, size)
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
+        if kept is None:
+            return grad @ self.directions
+        x, y, size = kept
+        inward = (grad * y).sum(1, keepdim=True).div_(size)
+        return (grad @ self.directions).addcmul_(x, inward, value=-1).div_(size)
+
+
+class _Conv:
+    """A convolution of images, with the ReLU after it where there is one."""
+
+    def __init__(self, module: nn.Conv2d, relu: bool) -> None:
+        self.module, self.relu = module, relu
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+        m = self.module
+        y = F.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+        return (y.relu_(), (x, y)) if self.relu else (y, (x, None))
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor | None]) -> Tensor:
+        m, (x, y) = self.module, kept
+        if y is not None:
+            grad = _aten.threshold_backward(grad, y, 0)
+        shape = (m.stride, m.padding, m.dilation, False, [0], m.groups)
+        found, *_ = _aten.convolution_backward(grad, x, m.weight, None, *shape, [True, False, False])
+        return cast(Tensor, found)
+
+
+class _Relu:
+    """A ReLU whose input is somebody else's."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.relu(x)
+        return y, y
+
+    def backward(self, grad: Tensor, kept: Tensor) -> Tensor:
+        return cast(Tensor, _aten.threshold_backward(grad, kept, 0))
+
+
+class _MaxPool:
+    def __init__(self, module: nn.MaxPool2d) -> None:
+        m = module
+        self.settings = _pair(m.kernel_size), _pair(m.stride), _pair(m.padding), _pair(m.dilation), m.ceil_mode
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        y, places = _aten.max_pool2d_with_indices(x, *self.settings)
+        return y, (x, places)
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor]) -> Tensor:
+        x, places = kept
+        return cast(Tensor, _aten.max_pool2d_with_indices_backward(grad, x, *self.settings, places))
+
+
+class _AvgPool:
+    def __init__(self, module: nn.AvgPool2d) -> None:
+        m = module
+        shape = _pair(m.kernel_size), _pair(m.stride), _pair(m.padding)
+        self.settings = *shape, m.ceil_mode, m.count_include_pad, m.divisor_override
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return cast(Tensor, _aten.avg_pool2d(x, *self.settings)), x
+
+    def backward(self, grad: Tensor, kept: Tensor) -> Tensor:
+        return cast(Tensor, _aten.avg_pool2d_backward(grad, kept, *self.settings))
+
+
+class _Flatten:
+    def __init__(self, module: nn.Flatten) -> None:
+        self.module = module
+
+    def forward(self, x: Tensor) -> tuple[Tensor, torch.Size]:
+        return cast(Tensor, self.module(x)), x.shape
+
+    def backward(self, grad: Tensor, kept: torch.Size) -> Tensor:
+        return grad.reshape(kept)
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def join(graph: fx.GraphModule) -> list[Run]:
+    """Put a run in the place of every sequence of plain layers of a graph; the graph is to be recompiled."""
+    runs: list[Run] = []
+    for nodes in _sequences(graph):
+        layers = _layers([graph.get_submodule(str(node.target)) for node in nodes])
+        if not layers:
+            continue
+        run, name = Run(layers), f"run_{len(runs)}"
+        graph.add_submodule(name, run)
+        with graph.graph.inserting_after(nodes[-1]):
+            node = graph.graph.call_module(name, (nodes[0].args[0],))
+        nodes[-1].replace_all_uses_with(node)
+        for old in reversed(nodes):
+            graph.graph.erase_node(old)
+        runs.append(run)
+    return runs
+
+
+def _sequences(graph: fx.GraphModule) -> list[list[fx.Node]]:
+    """Plain layers, each of which but the last is read by the next one alone."""
+    found: list[list[fx.Node]] = []
+    modules = {node: graph.get_submodule(str(node.target)) for node in graph.graph.nodes if node.op == "call_module"}
+    for node, module in modules.items():
+        if len(node.args) != 1 or not _plain(module):
+            continue
+        before = node.args[0]
+        follows = bool(found) and found[-1][-1] is before and len(before.users) == 1
+        overwrites = isinstance(module, nn.ReLU) and module.inplace
+        if overwrites and not (follows and type(modules[before]) in (nn.Linear, nn.Conv2d)):
+            continue  # somebody else may read what it overwrites
+        if follows:
+            found[-1].append(node)
+        else:
+            found.append([node])
+    return found
+
+
+def _plain(module: nn.Module) -> bool:
+    if type(module) is nn.Conv2d:
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    if type(module) is nn.MaxPool2d:
+        return not module.return_indices
+    return type(module) in _PLAIN
+
+
+def _layers(modules: list[nn.Module]) -> list[Layer]:
+    layers: list[Layer] = []
+    for module, after in zip(modules, [*modules[1:], None], strict=True):
+        relu = type(after) is nn.ReLU  # taken along by the layer before it
+        if isinstance(module, Hypersphere):
+            layers.append(_Sphere(module))
+        elif isinstance(module, nn.Linear):
+            layers.append(_Linear(module, relu))
+        elif isinstance(module, nn.Conv2d):
+            layers.append(_Conv(module, relu))
+        elif isinstance(module, nn.MaxPool2d):
+            layers.append(_MaxPool(module))
+        elif isinstance(module, nn.AvgPool2d):
+            layers.append(_AvgPool(module))
+        elif isinstance(module, nn.Flatten):
+            layers.append(_Flatten(module))
+        elif isinstance(module, nn.ReLU) and not (layers and getattr(layers[-1], "relu", False)):
+            layers.append(_Relu())
+    return layers

@@ -1,0 +1,172 @@
+"""Runs: the same outputs and gradients as autograd gives for the same layers."""
+
+import gc
+import weakref
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor, fx, nn
+
+from holdfast import Hypersphere
+from holdfast.models import runs
+
+IMAGE = st.sampled_from(
+    [
+        lambda c: (nn.Conv2d(c, 4, 3, padding=1), 4),
+        lambda c: (nn.Conv2d(c, 2, (3, 1), stride=(2, 1), padding=(1, 0), bias=False), 2),
+        lambda c: (nn.Conv2d(c, 2 * c, 3, padding=2, dilation=2, groups=c), 2 * c),
+        lambda c: (nn.ReLU(), c),
+        lambda c: (nn.ReLU(inplace=True), c),
+        lambda c: (nn.MaxPool2d(3, stride=2, padding=1), c),
+        lambda c: (nn.MaxPool2d(2, stride=1, ceil_mode=True), c),
+        lambda c: (nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False), c),
+        lambda c: (nn.AvgPool2d(2, ceil_mode=True), c),
+        lambda c: (nn.Identity(), c),
+        lambda c: (nn.Dropout(0.5), c),
+        lambda c: (nn.Softplus(), c),
+    ]
+)
+
+
+def joined(net: nn.Module) -> tuple[fx.GraphModule, list[runs.Run]]:
+    graph = fx.GraphModule(net, _Leaves().trace(net))
+    found = runs.join(graph)
+    graph.recompile()
+    return graph, found
+
+
+class _Leaves(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+
+
+def same(net: nn.Module, x: Tensor) -> None:
+    """Outputs and the gradient of a function of them agree."""
+    found = []
+    for model in (net, joined(net)[0]):
+        here = x.clone().requires_grad_()
+        out = model(here * 1)  # a network that begins with an in-place ReLU must not overwrite a leaf
+        found.append((out, *torch.autograd.grad((out * out.detach().cos()).sum(), here)))
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def spoiled(layers: list[nn.Module]) -> bool:
+    """Whether a ReLU overwrites what autograd itself needs: the output of another ReLU."""
+    kinds = [module for module in layers if not isinstance(module, nn.Identity | nn.Dropout)]
+    return any(isinstance(a, nn.ReLU) and isinstance(b, nn.ReLU) and b.inplace for a, b in pairwise(kinds))
+
+
+@given(st.lists(IMAGE, min_size=1, max_size=6), st.integers(0, 10**6), st.booleans())
+def test_layers_of_any_kind_in_any_order(layers, seed, last) -> None:
+    torch.manual_seed(seed)
+    channels, net = 3, []
+    for make in layers:
+        module, channels = make(channels)
+        net.append(module)
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    assume(not spoiled(net))
+    wide = nn.Sequential(*net).double().eval()(x.clone()).flatten(1).shape[1]
+    tail = nn.Flatten(), nn.Linear(wide, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
+    same(nn.Sequential(*net, *tail).double().eval(), x)
+
+
+@pytest.mark.parametrize("feature_norm", [True, False])
+@pytest.mark.parametrize("weight_norm", ["differentiable", "projected", "none"])
+def test_hypersphere_heads(feature_norm, weight_norm) -> None:
+    torch.manual_seed(0)
+    head = Hypersphere(6, 4, scale=7.0, feature_norm=feature_norm, weight_norm=weight_norm)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    x[0] = 0  # no direction at all
+    same(nn.Sequential(nn.Flatten(), head).double().eval(), x)
+
+
+def test_directions_follow_the_weights_on_refresh() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 6), Hypersphere(6, 4)).double().eval()
+    graph, (run,) = joined(net)
+    x = torch.randn(3, 6, dtype=torch.float64)
+    net[1].weight.data.neg_()
+    assert not torch.allclose(graph(x), net(x))
+    run.refresh()
+    assert torch.allclose(graph(x), net(x))
+
+
+class Residual(nn.Module):
+    """A block whose in-place ReLU overwrites what the shortcut reads."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.relu, self.conv = nn.ReLU(inplace=inplace), nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.relu(x)) + x
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_shortcuts_read_what_they_would(inplace) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), Residual(inplace), nn.Conv2d(3, 3, 1), Residual(inplace)).double().eval()
+    same(net, torch.randn(2, 3, 5, 5, dtype=torch.float64))
+
+
+class TwoReaders(nn.Module):
+    """The ReLU's input is also an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.second = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.second(self.relu(h)) * h
+
+
+def test_what_others_read_is_not_overwritten() -> None:
+    torch.manual_seed(0)
+    same(TwoReaders().double().eval(), torch.randn(3, 4, dtype=torch.float64))
+
+
+def test_a_sequence_is_one_node_and_others_are_left() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Softplus(), nn.Identity(), nn.Linear(4, 2))
+    graph, found = joined(net.eval())
+    calls = [str(node.target) for node in graph.graph.nodes if node.op == "call_module"]
+    assert calls == ["run_0", "3", "run_1"]
+    assert [len(run.layers) for run in found] == [2, 1]
+
+
+def test_gradients_of_several_outputs_from_one_pass() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double().eval()
+    graph, _ = joined(net)
+    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    out, expected = graph(x), net(x)
+    for k in range(3):
+        (a,) = torch.autograd.grad(out[:, k].sum(), x, retain_graph=True)
+        (b,) = torch.autograd.grad(expected[:, k].sum(), x, retain_graph=True)
+        assert torch.allclose(a, b)
+
+
+def test_second_derivatives_are_refused() -> None:
+    graph, _ = joined(nn.Sequential(nn.Linear(4, 3)).eval())
+    x = torch.randn(2, 4, requires_grad=True)
+    (slope,) = torch.autograd.grad(graph(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def test_a_pass_is_forgotten_with_its_output() -> None:
+    graph, _ = joined(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval())
+    gc.disable()
+    try:
+        out = graph(torch.randn(2, 4, requires_grad=True))
+        context = weakref.ref(out.grad_fn)
+        assert context() is not None
+        del out
+        assert context() is None
+    finally:
+        gc.enable()
