@@ -47,7 +47,7 @@ FIGURES = {
     "strength": Figure("Robust accuracy under each attack, same eps, steps and step", strength),
     "share": Figure("Operations per second as a share of a matrix product", share),
     "undefended": Figure("PGD-40 on an undefended model", undefended),
-    "step": Figure("A step of adversarial training", training_step, ("mlp",)),
+    "step": Figure("A step of adversarial training", training_step),
     "memory": Figure("Peak memory of an evaluation", memory, ("lenet",)),
     "ablation": Figure("Each speed-up turned off alone", ablation),
     "trained": Figure("Robustness of models trained with either crafting", trained, ("mlp",)),

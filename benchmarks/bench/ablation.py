@@ -10,11 +10,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from bench.peers import usual
 from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import Times, interleaved
 from holdfast import PGD, Rng
 from holdfast.attacks import _micro
-from holdfast.models import folding
+from holdfast.models import folding, runs
 
 _MICRO = (32, 64, 128, 256, 512)
 _HUGE = 1 << 30
@@ -49,8 +50,8 @@ def otherwise(name: str, module: ModuleType, value: object) -> Iterator[None]:
 
 # images stay plane by plane in the folded network
 no_channels_last = partial(otherwise, "channels_last", torch, torch.contiguous_format)
-# ReLU writes to a place of its own
-no_overwriting = partial(otherwise, "_spare", folding, lambda graph: None)
+# every layer is a node of autograd's graph
+no_runs = partial(otherwise, "join", runs, lambda graph: [])
 
 
 def ablation(bench: Bench, name: str) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     fooled = partial(_run, plain, x, y, subject, sizes.timed_steps, "fooled")
     worst = partial(_run, plain, x, y, subject, sizes.timed_steps, "worst")
     full = {"as it is": partial(last, nullcontext), "no folding": partial(last, no_folding)}
-    full |= {"no channels-last": partial(last, no_channels_last), "no overwriting": partial(last, no_overwriting)}
+    full |= {"no channels-last": partial(last, no_channels_last), "no runs": partial(last, no_runs)}
     full |= {f"micro-batch {size}": partial(last, partial(_micro.micro, size)) for size in _MICRO}
     early = {
         "as it is": partial(fooled, nullcontext),
@@ -80,7 +81,7 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
         {"what": what, "value": row["ratio"], "wanted": "", "met": None} for what, row in zip(words, told, strict=True)
     ]
     facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": sizes.timed_steps, "eps": subject.eps}
-    facts |= {"micro": _micro.USUAL, "dtype": "float32", "failed": failed}
+    facts |= {"micro": _micro.USUAL, "dtype": usual(), "failed": failed}
     return {"facts": facts | {"data": bench.data_name(name)}, "rows": rows, "headlines": headlines}
 
 

@@ -92,14 +92,14 @@ QUICK = Budget(
     memory=(1000, 2000),
     seeds=(),
     seed_train=0,
-    skipped=("trained", "undefended.lenet", "ablation.lenet"),
+    skipped=("trained", "undefended.lenet", "ablation.lenet", "step.lenet"),
     sizes={
         "mlp": Sizes(
             train=6000,
             epochs=1,
             craft_steps=5,
             plain=10000,
-            timed_steps=20,
+            timed_steps=40,
             judged=500,
             judged_steps=20,
             undefended=1000,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bench.budgets import BUDGETS
-from bench.peers import Field
+from bench.peers import Field, usual
 from bench.subjects import SUBJECTS, Bench, dataset, first
 from bench.timing import forget_peak, peak_memory
 from holdfast import PGD
@@ -32,7 +32,7 @@ def memory(bench: Bench, name: str) -> dict[str, Any]:
     ratio = most["peak MB"] / least["peak MB"]
     what = f"{name}: peak memory with {most['samples']} samples over that with {least['samples']}"
     line = {"what": what, "value": ratio, "wanted": f"<= {_ALLOWED}", "met": ratio <= _ALLOWED}
-    facts = {"n": [row["samples"] for row in rows], "repeats": 1, "steps": _STEPS, "dtype": "float32"}
+    facts = {"n": [row["samples"] for row in rows], "repeats": 1, "steps": _STEPS, "dtype": usual()}
     return {"facts": facts | {"data": bench.data_name(name)}, "rows": rows, "headlines": [line]}
 
 

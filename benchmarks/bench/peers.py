@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import PGD, LInf, Rng, Threat, arithmetic
-from holdfast.models.arithmetic import has_bfloat16
+from holdfast.models.arithmetic import chosen, has_bfloat16
 
 Pgd = Callable[[nn.Module, Tensor, Tensor, float, float, int], Tensor]
 
@@ -43,6 +43,16 @@ OURS: Mapping[str, tuple[torch.dtype, Pgd]] = {"holdfast": (torch.float32, ours)
 """Our contestants and their arithmetic; bfloat16 takes part where the hardware has it."""
 if has_bfloat16(torch.device("cpu")):
     OURS = {**OURS, "holdfast, bfloat16": (torch.bfloat16, ours_fast)}
+
+
+def dtypes() -> str:
+    """The arithmetic of our contestants."""
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype, _ in OURS.values())
+
+
+def usual() -> str:
+    """The arithmetic that crafting chooses here when it is not told."""
+    return str(chosen(torch.device("cpu"))).removeprefix("torch.")
 
 
 def _pgd(eps: float, step: float, steps: int, keep: str) -> PGD:

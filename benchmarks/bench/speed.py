@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.peers import OURS, SAME, Pgd, ours_leaving, passes
+from bench.peers import OURS, SAME, Pgd, dtypes, ours_leaving, passes, usual
 from bench.strength import LEAVING, held
 from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import PRODUCT_FLOPS, Times, interleaved, product
@@ -43,7 +43,7 @@ def pgd(bench: Bench, name: str) -> dict[str, Any]:
         headlines += [_against_fastest(times, who, name, len(x)) for who in OURS if who in times.seconds]
     facts = {"n": [row["batch"] for row in rows if row["library"] == FIRST], "repeats": bench.budget.repeats}
     facts |= {"steps": steps, "step": step, "eps": subject.eps, "failed": failed, "view": described(model)}
-    facts |= {"dtype": _dtypes(), "data": bench.data_name(name)}
+    facts |= {"dtype": dtypes(), "data": bench.data_name(name)}
     return {"facts": facts, "rows": rows, "headlines": [line for line in headlines if line]}
 
 
@@ -59,10 +59,6 @@ def _against_fastest(times: Times, who: str, name: str, batch: int) -> dict[str,
     ratio, wanted = times.ratio(best, who)["ratio"], _WANTED[name] if who == FIRST else 2.0
     what = f"{who}, {name}, batch {batch}: times as fast as the fastest peer ({best})"
     return {"what": what, "value": ratio, "wanted": f">= {wanted}", "met": ratio >= wanted}
-
-
-def _dtypes() -> str:
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype, _ in OURS.values())
 
 
 def flops(model: nn.Module, x: Tensor, y: Tensor) -> int:
@@ -87,7 +83,7 @@ def share(bench: Bench, name: str) -> dict[str, Any]:
         wanted = {"wanted": ">= 0.6", "met": reached / peak >= 0.6} if name == "lenet" else {"wanted": "", "met": None}
         what = f"{who}, {name}: share of the matrix product's operations per second"
         headlines.append({"what": what, "value": reached / peak, **wanted})
-    facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": steps, "flops": work, "dtype": _dtypes()}
+    facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": steps, "flops": work, "dtype": dtypes()}
     return {"facts": facts | {"data": bench.data_name(name)}, "rows": rows, "headlines": headlines}
 
 
@@ -115,7 +111,7 @@ def undefended(bench: Bench, name: str) -> dict[str, Any]:
         ratio = times.ratio(rival, LEAVING)
         what = f"{name}, undefended, PGD-40: times as fast as the fastest peer ({rival})"
         headlines.append({"what": what, "value": ratio["ratio"], "wanted": ">= 10", "met": ratio["ratio"] >= 10})
-    facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": _UNDEFENDED_STEPS, "step": step, "dtype": "float32"}
+    facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": _UNDEFENDED_STEPS, "step": step, "dtype": usual()}
     facts |= {"eps": subject.eps, "data": bench.data_name(name), "failed": times.failed}
     facts |= {"micro": size, "forwards per sample": _forwards(model, x, y, subject, step)}
     return {"facts": facts, "rows": rows, "headlines": headlines}

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bench.peers import OURS, PEERS, SAME, Pgd, ours_leaving, said
+from bench.peers import OURS, PEERS, SAME, Pgd, dtypes, ours_leaving, said
 from bench.subjects import SUBJECTS, Bench, Subject
 from holdfast import Rng
 from holdfast.run.judge import judge, predict
@@ -62,7 +62,7 @@ def strength(bench: Bench, name: str) -> dict[str, Any]:
     headlines = [line for own in mine if own in stood and (line := _line(stood, own, name))]
     clean = float((predict(model, x, Rng(1)) == y).float().mean())
     facts = {"n": len(x), "repeats": 1, "clean": clean, "eps": settings[0], "step": settings[1], "steps": settings[2]}
-    facts |= {"data": bench.data_name(name), "dtype": "float32", "failed": failed}
+    facts |= {"data": bench.data_name(name), "dtype": dtypes(), "failed": failed}
     return {"facts": facts, "rows": rows, "headlines": headlines}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FACTS = ("n", "repeats", "steps", "eps", "data", "dtype", "threads", "torch", "capability", "avx512", "bf16", "load")
+_FACTS = ("n", "repeats", "steps", "eps", "data", "dtype", "threads", "torch", "capability", "avx512", "bf16", "preload", "load")
 
 
 def markdown(found: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str], code: str) -> str:

@@ -113,6 +113,7 @@ def machine() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "avx512": any(flag.startswith("avx512") for flag in flags),
         "bf16": sorted(flag for flag in flags if "bf16" in flag),
+        "preload": [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name],
         "load": round(os.getloadavg()[0], 2),
     }
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.peers import field, ours_leaving
+from bench.peers import field, ours_leaving, usual
 from bench.strength import held, one_sided
 from bench.subjects import SUBJECTS, WARMUP, Bench, Subject, fresh
 from bench.timing import interleaved
@@ -15,6 +15,8 @@ from holdfast import PGD, Adversarial, Batch, Rng, Rows, Terms, adapt
 from holdfast.contracts import Method, Needs
 from holdfast.losses.classification import cross_entropy
 from holdfast.models.crafting import unwrapped
+from holdfast.run.assemble import build_optimizer
+from holdfast.run.config import OptimizerPlan
 
 RIVAL = "torchattacks"
 _JUDGED_STEPS, _LEVEL = 40, 0.01
@@ -68,7 +70,7 @@ def training_step(bench: Bench, name: str) -> dict[str, Any]:
             what = f"{name}, training step, batch {size}: times as fast as crafted with {RIVAL}"
             headlines.append({"what": what, "value": ratio, "wanted": ">= 2", "met": ratio >= 2})
     facts = {"n": list(bench.budget.train_batches), "repeats": repeats, "steps": steps, "eps": SUBJECTS[name].eps}
-    facts |= {"data": bench.data_name(name), "dtype": "float32", "failed": failed}
+    facts |= {"data": bench.data_name(name), "dtype": usual(), "failed": failed}
     return {"facts": facts, "rows": rows, "headlines": headlines}
 
 
@@ -77,7 +79,7 @@ class Stepper:
 
     def __init__(self, model: nn.Module, method: Method, batch: Batch) -> None:
         self.model, self.method, self.batch, self.taken = model, method, batch, 0
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.optimizer = build_optimizer(OptimizerPlan(), model, method)
 
     def __call__(self) -> None:
         self.model.train()
@@ -109,5 +111,5 @@ def trained(bench: Bench, name: str) -> dict[str, Any]:
         )
         headlines.append({"what": what, "value": p, "wanted": f"> {_LEVEL}", "met": p > _LEVEL})
     facts = {"n": len(x), "repeats": len(bench.budget.seeds), "steps": _JUDGED_STEPS, "eps": subject.eps}
-    facts |= {"data": bench.data_name(name), "dtype": "float32", "trained on": bench.budget.seed_train}
+    facts |= {"data": bench.data_name(name), "dtype": usual(), "trained on": bench.budget.seed_train}
     return {"facts": facts, "rows": rows, "headlines": headlines}

@@ -131,6 +131,16 @@ def test_what_others_read_is_not_overwritten() -> None:
     same(TwoReaders().double().eval(), torch.randn(3, 4, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_gradient_that_comes_in_is_not_overwritten(layout) -> None:
+    graph, (run,) = joined(nn.Sequential(nn.Conv2d(3, 2, 4), nn.ReLU(), nn.Flatten()).eval())
+    x = torch.randn(5, 3, 4, 4).contiguous(memory_format=layout).requires_grad_()
+    grad = torch.ones(5, 2)
+    torch.autograd.grad(graph(x), x, grad)
+    assert len(run.layers) == 2
+    assert torch.equal(grad, torch.ones(5, 2))
+
+
 def test_a_sequence_is_one_node_and_others_are_left() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Softplus(), nn.Identity(), nn.Linear(4, 2))
     graph, found = joined(net.eval())

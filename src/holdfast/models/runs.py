@@ -21,10 +21,13 @@ _PLAIN = (nn.Linear, Hypersphere, nn.ReLU, nn.AvgPool2d, nn.Flatten, nn.Identity
 
 
 class Layer(Protocol):
-    """``forward`` gives the output and what ``backward`` needs to turn the gradient there into that of the input."""
+    """``forward`` gives the output and what ``backward`` needs to turn the gradient there into that of the input.
+
+    ``backward`` may overwrite the gradient it is given where that is its ``own``.
+    """
 
     def forward(self, x: Tensor) -> tuple[Tensor, Any]: ...
-    def backward(self, grad: Tensor, kept: Any) -> Tensor: ...
+    def backward(self, grad: Tensor, kept: Any, own: bool) -> Tensor: ...
 
 
 class Run(nn.Module):
@@ -57,9 +60,18 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        given = grad.data_ptr()
         for layer, kept in zip(reversed(ctx.layers), reversed(ctx.kept), strict=True):
-            grad = layer.backward(grad, kept)
+            grad = layer.backward(grad, kept, grad.data_ptr() != given)
         return grad, None
+
+
+def _where_positive(grad: Tensor, y: Tensor, own: bool) -> Tensor:
+    """The gradient before a ReLU whose output is y."""
+    if own:
+        _aten.threshold_backward.grad_input(grad, y, 0, grad_input=grad)
+        return grad
+    return cast(Tensor, _aten.threshold_backward(grad, y, 0))
 
 
 class _Linear:
@@ -72,9 +84,9 @@ class _Linear:
         y = F.linear(x, self.module.weight, self.module.bias)
         return (y.relu_(), y) if self.relu else (y, None)
 
-    def backward(self, grad: Tensor, kept: Tensor | None) -> Tensor:
+    def backward(self, grad: Tensor, kept: Tensor | None, own: bool) -> Tensor:
         if kept is not None:
-            grad = _aten.threshold_backward(grad, kept, 0)
+            grad = _where_positive(grad, kept, own)
         return grad @ self.module.weight
 
 
@@ -96,7 +108,7 @@ class _Sphere:
         y = y.div_(size)
         return y, (x, y, size)
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
+    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor, Tensor] | None, own: bool) -> Tensor:
         if kept is None:
             return grad @ self.directions
         x, y, size = kept
@@ -115,10 +127,10 @@ class _Conv:
         y = F.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
         return (y.relu_(), (x, y)) if self.relu else (y, (x, None))
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor | None]) -> Tensor:
+    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor | None], own: bool) -> Tensor:
         m, (x, y) = self.module, kept
         if y is not None:
-            grad = _aten.threshold_backward(grad, y, 0)
+            grad = _where_positive(grad, y, own)
         shape = (m.stride, m.padding, m.dilation, False, [0], m.groups)
         found, *_ = _aten.convolution_backward(grad, x, m.weight, None, *shape, [True, False, False])
         return cast(Tensor, found)
@@ -131,8 +143,8 @@ class _Relu:
         y = F.relu(x)
         return y, y
 
-    def backward(self, grad: Tensor, kept: Tensor) -> Tensor:
-        return cast(Tensor, _aten.threshold_backward(grad, kept, 0))
+    def backward(self, grad: Tensor, kept: Tensor, own: bool) -> Tensor:
+        return _where_positive(grad, kept, own)
 
 
 class _MaxPool:
@@ -144,7 +156,7 @@ class _MaxPool:
         y, places = _aten.max_pool2d_with_indices(x, *self.settings)
         return y, (x, places)
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor]) -> Tensor:
+    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor], own: bool) -> Tensor:
         x, places = kept
         return cast(Tensor, _aten.max_pool2d_with_indices_backward(grad, x, *self.settings, places))
 
@@ -158,7 +170,7 @@ class _AvgPool:
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return cast(Tensor, _aten.avg_pool2d(x, *self.settings)), x
 
-    def backward(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def backward(self, grad: Tensor, kept: Tensor, own: bool) -> Tensor:
         return cast(Tensor, _aten.avg_pool2d_backward(grad, kept, *self.settings))
 
 
@@ -166,11 +178,14 @@ class _Flatten:
     def __init__(self, module: nn.Flatten) -> None:
         self.module = module
 
-    def forward(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        return cast(Tensor, self.module(x)), x.shape
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return cast(Tensor, self.module(x)), x
 
-    def backward(self, grad: Tensor, kept: torch.Size) -> Tensor:
-        return grad.reshape(kept)
+    def backward(self, grad: Tensor, kept: Tensor, own: bool) -> Tensor:
+        grad = grad.reshape(kept.shape)
+        last = kept.ndim == 4 and kept.is_contiguous(memory_format=torch.channels_last)
+        # small here and large behind the pooling before it: the order of pixels is put right here
+        return grad.contiguous(memory_format=torch.channels_last) if last else grad
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
