@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FACTS = ("n", "repeats", "steps", "eps", "data", "dtype", "threads", "torch", "capability", "avx512", "bf16", "preload", "load")
+_MACHINE = ("threads", "torch", "capability", "avx512", "bf16", "preload", "load")
+_FACTS = ("n", "repeats", "steps", "eps", "data", "dtype", *_MACHINE)
 
 
 def markdown(found: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str], code: str) -> str:
