@@ -98,13 +98,15 @@ class _Sphere:
         self.refresh()
 
     def refresh(self) -> None:
+        weight = self.module.weight
         self.directions = self.module.scale * self.module.directions().detach()
+        self.least = length(weight.new_zeros(1, weight.shape[1]))  # of a feature that is zero
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
         y = F.linear(x, self.directions)
         if not self.module.feature_norm:
             return y, None
-        size = length(x)
+        size = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(self.least)
         y = y.div_(size)
         return y, (x, y, size)
 
@@ -112,8 +114,9 @@ class _Sphere:
         if kept is None:
             return grad @ self.directions
         x, y, size = kept
+        grad = grad / size  # few numbers: what is left for the many of x is one product and one sum
         inward = (grad * y).sum(1, keepdim=True).div_(size)
-        return (grad @ self.directions).addcmul_(x, inward, value=-1).div_(size)
+        return (grad @ self.directions).addcmul_(x, inward, value=-1)
 
 
 class _Conv:
