@@ -106,7 +106,7 @@ def chosen_device(name: str | torch.device | None) -> torch.device:
 def whole(**given: Any) -> None:
     """Refuse the first parameter that is not a whole number of one or more."""
     for name, value in given.items():
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
             raise ValueError(f"{name} is {value!r} but must be a whole number, 1 or more")
 
 

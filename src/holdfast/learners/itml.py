@@ -161,7 +161,7 @@ class Projections:
 
 
 def _ascending(bounds: Any) -> tuple[float, float]:
-    known = np.iterable(bounds) and len(bounds) == 2 and all(map(number, bounds))
+    known = isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(number, bounds))
     if not known or not 0 <= bounds[0] <= bounds[1]:
         raise ValueError(f"bounds are {bounds!r} but must be two ascending squared distances")
     return bounds[0], bounds[1]
