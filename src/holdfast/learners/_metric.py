@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isnan
 from numbers import Integral, Real
 from typing import Any
 
@@ -118,9 +119,9 @@ def positive(**given: Any) -> None:
 
 
 def tolerance(tol: Any) -> None:
-    """Refuse a tolerance that is not a number of zero or more."""
-    if not (number(tol) and tol >= 0):
-        raise ValueError(f"tol is {tol!r} but must be a number, 0 or more")
+    """Refuse a tolerance that is no number; a negative one is never met, so that all iterations are run."""
+    if not number(tol) or isnan(tol):
+        raise ValueError(f"tol is {tol!r} but must be a number")
 
 
 def number(value: Any) -> bool:
