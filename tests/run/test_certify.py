@@ -125,7 +125,7 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         ("certify.k=[2]", "odd"),
         ("certify.k=[1,1]", "different odd"),
         ("certify.shard=0", "shard is 0 but a part holds at least 1"),
-        ("certify.samples=0", "certify: samples is 0 but at least 1 is needed; leave it out for all"),
+        ("certify.samples=0", "certify: samples is 0 but at least 1 is needed"),
         ("certify.radius=[1]", "radii"),
         ('metrics={A="scalde"}', "did you mean 'scaled'"),
         ("metrics.Scaled.random_state=1", "unknown key 'random_state'"),

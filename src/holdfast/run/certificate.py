@@ -33,7 +33,7 @@ class CertifyPlan:
         if not self.k or not all(k > 0 and k % 2 for k in self.k) or len(set(self.k)) < len(self.k):
             raise ValueError(f"k is {list(self.k)} but must be different odd numbers, so that a majority is one")
         if self.samples is not None and self.samples < 1:
-            raise ValueError(f"samples is {self.samples} but at least 1 is needed; leave it out for all")
+            raise ValueError(f"samples is {self.samples} but at least 1 is needed")
         if self.shard < 1:
             raise ValueError(f"shard is {self.shard} but a part holds at least 1 sample")
 
