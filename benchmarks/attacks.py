@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from bench.ablation import ablation
 from bench.budgets import BUDGETS, Budget
+from bench.command import code
 from bench.memory import memory
 from bench.peers import field
 from bench.speed import pgd, share, undefended
@@ -140,16 +141,6 @@ def _key(bench: Bench) -> str:
     """What a stored figure depends on: the code, the budget, torch, its threads and the peers."""
     parts = [code(), repr(bench.budget), torch.__version__, torch.get_num_threads(), bench.field.facts()]
     return sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def code() -> str:
-    """A digest of the sources that decide the numbers."""
-    here = Path(__file__).resolve().parent
-    package = here.parent / "src" / "holdfast"
-    folders = [package / name for name in ("attacks", "methods", "models", "losses")]
-    files = [*here.rglob("*.py"), *package.glob("*.py"), *(f for folder in folders for f in folder.rglob("*.py"))]
-    files += [package / "run" / f"{name}.py" for name in ("judge", "train", "evaluate")]
-    return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 
 if __name__ == "__main__":

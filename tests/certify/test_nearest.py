@@ -142,3 +142,20 @@ def test_half_spaces_that_nearly_face_each_other_do_not_prove_too_much(aside, bo
     assert found.radius.item() <= reached
     assert found.upper.item() <= reached * (1 + 1e-9)
     assert certify.predict(x_adv).item() == 1
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("size", [2.0**-1060, 1e-300, 1e-170, 1e300])
+def test_the_size_of_a_metric_changes_no_radius(size, k):
+    """Squares of its squares would be zero or infinite, and a radius divides by them."""
+    points, labels, _, x = problem(1, "plain")
+    here, there = (certifier(points, labels, s * np.eye(3), k=k)(torch.from_numpy(x), rng=Rng(0)) for s in (1, size))
+    torch.testing.assert_close(there.radius, here.radius)
+    torch.testing.assert_close(there.upper, here.upper)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    points, labels, matrix, x = problem(1, "plain")
+    found = certifier(points, labels, matrix, k=np.int64(3), near=np.int64(4))(torch.from_numpy(x), rng=Rng(0))
+    known = certifier(points, labels, matrix, k=3, near=4)(torch.from_numpy(x), rng=Rng(0))
+    assert torch.equal(found.radius, known.radius)

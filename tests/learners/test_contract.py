@@ -146,7 +146,10 @@ def test_a_class_of_one_point_among_others(name: str, data: Any) -> None:
     ("estimator", "message"),
     [
         (MahalanobisKNN(n_neighbors=2), "n_neighbors is 2 but must be an odd number, such as 1 or 11"),
-        (MahalanobisKNN(n_neighbors=-1), "n_neighbors is -1 but must be an odd number, such as 1 or 11"),
+        *(
+            (MahalanobisKNN(n_neighbors=many), f"n_neighbors is {many!r} but must be a whole number, 1 or more")
+            for many in (-1, 1.5, 1.0, "3", None, True)
+        ),
         (MahalanobisKNN(n_neighbors=91), "X has 90 points but n_neighbors = 91 needs at least 92 points"),
         (
             MahalanobisKNN(np.diag([1.0, 1, 1, 1, -1])),
@@ -156,20 +159,47 @@ def test_a_class_of_one_point_among_others(name: str, data: Any) -> None:
         (MahalanobisKNN(np.eye(4)), r"the matrix has shape \(4, 4\) but X has 5 features"),
         (MahalanobisKNN(np.ones((4, 5))), r"the matrix has shape \(4, 5\) but a metric needs a square one"),
         (MahalanobisKNN(np.full((5, 5), np.nan)), "the matrix contains NaN or inf"),
+        (MahalanobisKNN(1j * np.eye(5)), "the matrix holds complex numbers but a metric needs real ones"),
+        (MahalanobisKNN(1e-200 * np.eye(5)), "the matrix reaches 1e-200; scale it to a size near 1, .*"),
+        (MahalanobisKNN("euclid"), "metric is 'euclid' but must be a learner such as .*, or None for Euclidean"),
+        (MahalanobisKNN([[1, 0], [0]]), r"metric is \[\[1, 0\], \[0\]\] but must be a learner such as .*"),
+        (MahalanobisKNN(ARML), "metric is <class .*ARML'> but must be a learner such as .*"),
+        (MahalanobisKNN(MinMaxScaler()), "metric is MinMaxScaler, which learns no components_, but must be .*"),
         (ARML(loss="square"), "loss is 'square' but must be one of negative, hinge, exponential, logistic or .*"),
-        (ARML(max_iter=0), "max_iter is 0 but must be a positive number"),
-        (ARML(refresh=0), "refresh is 0 but must be a positive number"),
+        (ARML(loss=["hinge"]), "loss is .'hinge'. but must be one of negative, hinge, exponential, logistic or .*"),
+        (ARML(max_iter=0), "max_iter is 0 but must be a whole number, 1 or more"),
+        (ARML(refresh=1.5), "refresh is 1.5 but must be a whole number, 1 or more"),
+        (ARML(learning_rate="fast"), "learning_rate is 'fast' but must be a positive number"),
+        (ARML(tol=float("nan")), "tol is nan but must be a number"),
         (LMNN(pull=1.0), "pull is 1.0 but must lie between 0 and 1"),
-        (LMNN(n_neighbors=0), "n_neighbors is 0 but must be a positive number"),
+        (LMNN(pull="1/2"), "pull is '1/2' but must lie between 0 and 1"),
+        (LMNN(n_neighbors=0), "n_neighbors is 0 but must be a whole number, 1 or more"),
+        (LMNN(tol=None), "tol is None but must be a number"),
         (ITML(gamma=-1.0), "gamma is -1.0 but must be a positive number"),
-        (ITML(n_constraints=0), "n_constraints is 0 but must be a positive number"),
-        (ITML(bounds=(2.0, 1.0)), r"bounds are \(2, 1\) but must be two ascending squared distances"),
-        (NCA(max_iter=-3), "max_iter is -3 but must be a positive number"),
+        (ITML(n_constraints=0), "n_constraints is 0 but must be a whole number, 1 or more"),
+        (ITML(bounds=(2.0, 1.0)), r"bounds are \(2.0, 1.0\) but must be two ascending squared distances"),
+        (ITML(bounds=(1.0, 2.0, 3.0)), r"bounds are .* but must be two ascending squared distances"),
+        (ITML(bounds=1.0), "bounds are 1.0 but must be two ascending squared distances"),
+        (ITML(tol="no"), "tol is 'no' but must be a number"),
+        (NCA(max_iter=-3), "max_iter is -3 but must be a whole number, 1 or more"),
+        (NCA(tol="no"), "tol is 'no' but must be a number"),
     ],
 )
 def test_bad_parameters(estimator: Any, message: str, data: Any) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         estimator.fit(*data)
+
+
+@pytest.mark.parametrize("estimator", [ARML(), LMNN(), ITML(), MahalanobisKNN()])
+@pytest.mark.parametrize("device", ["tpu", "cuda:99", "meta", 1.5])
+def test_a_device_that_cannot_be_used(estimator: Any, device: Any, data: Any) -> None:
+    with pytest.raises(ValueError, match=f"^device is {device!r} but no such device with float64 can be used here; .*"):
+        clone(estimator).set_params(device=device).fit(*data)
+
+
+def test_numbers_of_numpy_are_numbers(data: Any) -> None:
+    knn = MahalanobisKNN(ITML(max_iter=np.int32(2), gamma=np.float32(1)), n_neighbors=np.int64(3)).fit(*data)
+    assert knn.predict(data[0]).shape == (90,)
 
 
 def test_a_loss_of_your_own(data: Any) -> None:
@@ -214,6 +244,14 @@ def test_points_whose_squares_overflow_are_refused(learner: Any) -> None:
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     with pytest.raises(ValueError, match=r"^points reach .*, whose squares overflow; scale them first"):
         clone(learner).fit(1e30 * x, y)
+
+
+@pytest.mark.parametrize("estimator", [*list(QUICK.values())[1:], MahalanobisKNN()], ids=[*list(QUICK)[1:], "knn"])
+def test_points_whose_squares_underflow_are_refused(estimator: Any) -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    for scale in (1e-20, 1e-200):
+        with pytest.raises(ValueError, match=r"^points span .*, whose square underflows; scale them first"):
+            clone(estimator).fit(scale * x, y)
 
 
 def test_a_metric_that_diverged_is_refused() -> None:

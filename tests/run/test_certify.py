@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,11 @@ class Scaled(BaseEstimator):
 
     fits = 0
 
-    def __init__(self, *, by: float = 1.0, random_state: int | None = None) -> None:
-        self.by, self.random_state = by, random_state
+    def __init__(self, *, by: float = 1.0, random_state: int | None = None, device: str | None = None) -> None:
+        self.by, self.random_state, self.device = by, random_state, device
 
     def fit(self, x: Any, y: Any) -> "Scaled":
+        assert self.device == "cpu"
         Scaled.fits += 1
         draw = np.random.default_rng(self.random_state)
         self.components_ = np.diag(self.by * draw.uniform(0.5, 1.5, x.shape[1]))
@@ -66,7 +68,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_records_hold_what_the_certifier_says(tmp_path: Path, digits: Any) -> None:
-    study = certify.run(recipe(), tmp_path, None, told, None, None)
+    study = certify.run(recipe(), tmp_path, None, told, device="cpu")
     x, y, inputs = digits
     for k in (1, 3):
         found = Neighbors(points=x, labels=y, k=k)(inputs, rng=Rng(0))
@@ -92,20 +94,20 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Neighbors, "__call__", counted)
     with pytest.raises(KeyboardInterrupt):
-        certify.run(recipe(), tmp_path, None, told, None, None)
-    certify.run(recipe(), tmp_path, None, told, None, None)
+        certify.run(recipe(), tmp_path, None, told, device="cpu")
+    certify.run(recipe(), tmp_path, None, told, device="cpu")
     assert Scaled.fits == 2  # one for each seed, none twice
     assert len(calls) == 1 + 3 * 2 * 3  # 3 parts, K = 1 and 3, one plain metric for both seeds and two scaled ones
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*/*/records/records.csv")}
     for part in sorted((tmp_path / "parts").iterdir())[:2]:
         part.write_bytes(b"damaged")
-    certify.run(recipe(), tmp_path, None, told, None, None)
+    certify.run(recipe(), tmp_path, None, told, device="cpu")
     assert len(calls) == 1 + 3 * 2 * 3 + 2
     assert before == {path: path.read_bytes() for path in tmp_path.glob("*/*/*/records/records.csv")}
 
 
 def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
-    certify.run(recipe(), tmp_path, None, told, "Scaled", 0)
+    certify.run(recipe(), tmp_path, None, told, "Scaled", 0, "cpu")
     certify.study_of(recipe("certify.radii=[0.4]"), tmp_path)  # only where the table is read off
     with pytest.raises(ValueError, match="other settings"):
         certify.study_of(recipe("metrics.Scaled.by=2.0"), tmp_path)
@@ -122,7 +124,8 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         ("certify.radii=[]", "finite radii of zero or more"),
         ("certify.k=[2]", "odd"),
         ("certify.k=[1,1]", "different odd"),
-        ("certify.shard=0", "at least 1"),
+        ("certify.shard=0", "shard is 0 but a part holds at least 1"),
+        ("certify.samples=0", "certify: samples is 0 but at least 1 is needed"),
         ("certify.radius=[1]", "radii"),
         ('metrics={A="scalde"}', "did you mean 'scaled'"),
         ("metrics.Scaled.random_state=1", "unknown key 'random_state'"),
@@ -143,9 +146,57 @@ def test_recipes_of_the_two_kinds_name_each_others_command() -> None:
         certificate.load("quickstart")
 
 
-def test_more_votes_than_points_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="points but k = 9999 needs 10000"):
-        certify.run(recipe("certify.k=[9999]"), tmp_path, None, told, None, None)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("certify.k=[1,9999]", "points but k = 9999 needs 10000"),
+        ("certify.near=1", "near is 1 but the bound of k = 3 needs"),
+        ("certify.box=[0,0.5]", "points spans .* but the box is"),
+        ("certify.box=[1,0]", "is empty"),
+    ],
+)
+def test_what_does_not_go_with_the_data_is_refused_before_anything_is_fitted(
+    tmp_path: Path, change: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        certify.run(recipe("metrics.Euclidean=false", change), tmp_path, None, told, device="cpu")
+    assert Scaled.fits == 0
+
+
+def test_samples_outside_the_box_are_refused_before_anything_is_fitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = load_data("digits", valid=1)
+    data.test.x[-1] += 1  # as tabular test points may do
+    monkeypatch.setattr(certify, "load_data", lambda *_: data)
+    with pytest.raises(ValueError, match=r"x spans .* but the box is"):
+        certify.run(
+            recipe("metrics.Euclidean=false", "certify.box=[0,1]", "certify.samples=9999"), tmp_path, None, told
+        )
+    assert Scaled.fits == 0
+
+
+def test_a_folder_of_other_settings_is_refused_before_anything_is_fitted(tmp_path: Path) -> None:
+    certify.run(recipe(), tmp_path, None, told, "Scaled", 0, "cpu")
+    other = recipe("certify.samples=4")
+    for metric, seed in (("Scaled", 1), ("Euclidean", None)):
+        with pytest.raises(ValueError, match="holds certificates of other settings"):
+            certify.run(other, tmp_path, None, told, metric, seed, "cpu")
+    assert Scaled.fits == 1
+    study = certify.run(other, tmp_path, None, told, "Scaled", 0, "cpu")  # made anew, so nothing else is left
+    assert [len(run.records) for run in study.runs()] == [4, 4]
+
+
+def test_a_device_without_float64_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certify, "open_fabric", lambda name: SimpleNamespace(device=torch.device(name)))
+    with pytest.raises(ValueError, match="device 'mps' has no float64, which certificates need"):
+        certify.run(recipe(), tmp_path, None, told, device="mps")
+
+
+@pytest.mark.parametrize("device", ["tpu", "abacus"])
+def test_a_device_that_cannot_be_used_is_refused(tmp_path: Path, device: str) -> None:
+    with pytest.raises(ValueError, match=f"device {device!r} .*; choose auto"):
+        certify.run(recipe(), tmp_path, None, told, device=device)
 
 
 def test_a_resolved_recipe_reads_back_as_itself() -> None:
@@ -167,6 +218,27 @@ def test_the_command_prints_tables_and_writes_page_and_markdown(
     assert "Certified 0.2" in out
     assert str(tmp_path / "out" / "report.html") in out
     assert "holdfast certify arml-digits --set" in (tmp_path / "told.md").read_text()
+
+
+def test_the_page_and_the_markdown_are_written_again_from_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [item for change in CHANGES for item in ("--set", change)]
+    words = ["holdfast", "report", "arml-digits", *changes, "--out", str(tmp_path), "--markdown"]
+    monkeypatch.setattr("sys.argv", [*words, str(tmp_path / "again.md")])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "holds no certificates to report; run `holdfast certify arml-digits` first" in capsys.readouterr().err
+    certify.run(recipe(), tmp_path, None, told, device="cpu")
+    page, fits = (tmp_path / "report.html").read_bytes(), Scaled.fits
+    (tmp_path / "report.html").unlink()
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert Scaled.fits == fits
+    assert (tmp_path / "report.html").read_bytes() == page
+    assert "Certified 0.2" in (tmp_path / "again.md").read_text()
 
 
 def test_recipes_that_certify_are_listed_and_shown(

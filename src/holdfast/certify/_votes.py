@@ -40,7 +40,7 @@ def voting(space: Space, x: Tensor, label: Tensor, k: int, near: int | None = No
     radius = torch.zeros_like(x[:, 0])
     for own_label in present(label):
         own, others = space.own(own_label), space.others(own_label)
-        used = min(len(own), near or k + 1)
+        used = int(min(len(own), near or k + 1))  # torch takes no numpy integers
         at_a_time = max(1, _CELLS // (used * len(others)))
         for rows in torch.split((label == own_label).nonzero()[:, 0], at_a_time):
             election = _Election.of(space, x[rows], own, others, k, used)

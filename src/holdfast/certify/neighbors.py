@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import frexp
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from holdfast.geometry import L2
 from holdfast.rng import Rng
 
 _NEGATIVE = 1e-9  # of the largest eigenvalue: below that a negative one is rounding
+_LARGEST, _LEAST = 1e100, 1e-100  # of what float64 can square, and square again, without loss
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,20 +43,28 @@ class Neighbors:
     k: int = 1
     near: int | None = None
     box: tuple[float, float] | None = None
-    norm: Norm = L2()  # noqa: RUF009 - a frozen value
+    norm: Norm = field(default=L2(), init=False)
 
     def __post_init__(self) -> None:
         _check_numbers("points", self.points)
+        _check_spread(self.points)
         _check_labels(self.labels, len(self.points))
-        if self.k < 1 or self.k % 2 == 0:
+        if not _whole(self.k) or self.k < 1 or self.k % 2 == 0:
             raise ValueError(
-                f"k is {self.k} but must be odd and positive, so that a majority is one; give 1, 3, 5, ..."
+                f"k is {self.k!r} but must be an odd whole number, so that a majority is one; give 1, 3, 5, ..."
             )
         if len(self.points) < self.k + 1:
             raise ValueError(f"there are {len(self.points)} points but k = {self.k} needs {self.k + 1} or more")
-        if self.near is not None and self.near < 1:
-            raise ValueError(f"near is {self.near} but at least one own point is needed; leave it out to use all")
+        majority = (self.k + 1) // 2
+        if self.near is not None and (not _whole(self.near) or self.near < majority):
+            raise ValueError(
+                f"near is {self.near!r} but the bound of k = {self.k} needs a whole number of own points, "
+                f"{majority} or more; leave it out to use all"
+            )
+        if self.matrix is not None:
+            _check_tensor("matrix", self.matrix)
         if self.box is not None:
+            _check_box(self.box)
             _check_inside("points", self.points, self.box)
 
     @cached_property
@@ -82,7 +94,8 @@ class Neighbors:
         upper = torch.where(fooled, self.norm.length(x_adv - flat), torch.inf)
         return Certificate(label, radius, upper), x_adv.reshape(x.shape)
 
-    def _flat(self, x: Tensor) -> Tensor:
+    def check(self, x: Tensor) -> None:
+        """Refuse inputs that cannot be certified."""
         _check_numbers("x", x)
         if x.shape[1:] != self.points.shape[1:]:
             raise ValueError(
@@ -90,23 +103,34 @@ class Neighbors:
             )
         if self.box is not None:
             _check_inside("x", x, self.box)
+
+    def _flat(self, x: Tensor) -> Tensor:
+        self.check(x)
         return x.detach().flatten(1).to(self.points.device, torch.float64)
 
 
 def root_of(matrix: Tensor, width: int) -> Tensor:
-    """G with GᵀG = matrix, as many rows as its rank; refuses what is not positive semi-definite."""
+    """G with GᵀG = matrix up to a factor, as many rows as its rank; refuses what is not positive semi-definite.
+
+    The factor, a power of two, makes the largest entry about one. No radius depends on it, and squares stay in range.
+    """
+    if matrix.is_complex():
+        raise ValueError("matrix holds complex numbers; give a positive semi-definite matrix of real ones")
     m = matrix.detach().double()
     if m.shape != (width, width):
         raise ValueError(f"matrix has shape {tuple(m.shape)} but samples of {width} numbers need ({width}, {width})")
     if not m.isfinite().all():
         raise ValueError("matrix holds NaN or infinite values; give a positive semi-definite matrix")
+    size = 2.0 ** (frexp(float(m.abs().max()))[1] - 1)
+    m = m / size
     if not torch.allclose(m, m.T, rtol=1e-6, atol=1e-9 * float(m.abs().max())):
         raise ValueError("matrix is not symmetric; give a positive semi-definite matrix, e.g. GᵀG")
     values, vectors = torch.linalg.eigh((m + m.T) / 2)
     largest = float(values.abs().max())
     if float(values[0]) < -_NEGATIVE * largest:
         raise ValueError(
-            f"matrix has the eigenvalue {float(values[0]):.3g} but must be positive semi-definite; give GᵀG of some G"
+            f"matrix has the eigenvalue {size * float(values[0]):.3g} but must be positive semi-definite; "
+            "give GᵀG of some G"
         )
     kept = values > len(m) * torch.finfo(m.dtype).eps * largest
     kept[-1] = True  # a matrix of zeros has a root of one row
@@ -114,26 +138,51 @@ def root_of(matrix: Tensor, width: int) -> Tensor:
     return root
 
 
+def _check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} is a {type(x).__name__} but must be a tensor; give torch.as_tensor({name})")
+
+
 def _check_numbers(name: str, x: Tensor) -> None:
+    _check_tensor(name, x)
     if not x.is_floating_point() or x.ndim < 2:
         raise ValueError(f"{name} is {x.dtype} of shape {tuple(x.shape)} but must be floating point and (n, ...)")
     if not x.isfinite().all():
         raise ValueError(f"{name} holds NaN or infinite values; repair or remove them")
+    if x.numel() and (largest := float(x.abs().max())) > _LARGEST:
+        raise ValueError(f"{name} reaches {largest:.3g}, whose square overflows; scale all samples, e.g. to [0, 1]")
+
+
+def _check_spread(points: Tensor) -> None:
+    spread = float((points.amax(0) - points.amin(0)).max()) if points.numel() else 0.0
+    if 0 < spread < _LEAST:
+        raise ValueError(f"points span {spread:.3g}, whose square underflows; scale all samples, e.g. to [0, 1]")
 
 
 def _check_labels(labels: Tensor, n: int) -> None:
-    if labels.shape != (n,) or labels.is_floating_point() or (n and int(labels.min()) < 0):
+    _check_tensor("labels", labels)
+    integers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.shape != (n,) or not integers or (n and int(labels.to(torch.int64).min()) < 0):
         raise ValueError(
             f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give {n} integers from 0, one for each point"
         )
-    if len(present(labels)) < 2:
+    if len(present(labels.to(torch.int64))) < 2:
         raise ValueError("the points have one label, so no prediction can change; give two classes or more")
 
 
-def _check_inside(name: str, x: Tensor, box: tuple[float, float]) -> None:
+def _check_box(box: Any) -> None:
+    if not isinstance(box, tuple | list) or len(box) != 2 or not all(isinstance(bound, Real) for bound in box):
+        raise ValueError(f"box is {box!r} but must be two numbers, (low, high)")
     if not box[0] < box[1]:
         raise ValueError(f"the box [{box[0]}, {box[1]}] is empty; low must be below high")
+
+
+def _check_inside(name: str, x: Tensor, box: tuple[float, float]) -> None:
     if x.numel() and (x.min() < box[0] or x.max() > box[1]):
         raise ValueError(
             f"{name} spans [{x.min():.3g}, {x.max():.3g}] but the box is [{box[0]:g}, {box[1]:g}]; widen it"
         )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isnan
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,8 @@ from torch import Tensor
 Array = np.ndarray[Any, np.dtype[Any]]
 Progress = Callable[[int, float], None]
 
-_LARGEST = 1e15  # learners compute squared distances in float32, which ends at 1e38
+_LARGEST, _LEAST = 1e15, 1e-15  # learners compute squared distances in float32, which spans 1e-38 to 1e38
+KNOWN = "a learner such as ARML(), a positive semi-definite matrix, or None for Euclidean"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,9 @@ def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array,
     largest = np.abs(finite(points)).max()
     if largest > _LARGEST:
         raise ValueError(f"points reach {largest:.3g}, whose squares overflow; scale them first, e.g. to [0, 1]")
+    spread = np.ptp(points, axis=0).max()
+    if 0 < spread < _LEAST:
+        raise ValueError(f"points span {spread:.3g}, whose square underflows; scale them first, e.g. to [0, 1]")
     return points, labels, classes
 
 
@@ -85,26 +92,59 @@ def centred(points: Array) -> Tensor:
     return torch.from_numpy((points - points.mean(0)).astype(np.float32))
 
 
-def chosen_device(name: str | None) -> torch.device:
-    """The device of this name; a GPU where there is one when no name is given."""
-    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+def chosen_device(name: str | torch.device | None) -> torch.device:
+    """The device of this name; a GPU where there is one when no name is given. One that cannot compute is refused."""
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name is None else name)
+        torch.zeros(1, dtype=torch.float64, device=device).item()
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ValueError(
+            f"device is {name!r} but no such device with float64 can be used here; give 'cpu' or leave it out"
+        ) from error
+    return device
 
 
-def positive(**given: float | None) -> None:
+def whole(**given: Any) -> None:
+    """Refuse the first parameter that is not a whole number of one or more."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+            raise ValueError(f"{name} is {value!r} but must be a whole number, 1 or more")
+
+
+def positive(**given: Any) -> None:
     """Refuse the first parameter that is not a positive number."""
     for name, value in given.items():
-        if value is None or not value > 0:
+        if not (number(value) and value > 0):
             raise ValueError(f"{name} is {value!r} but must be a positive number")
 
 
-def factor(matrix: Array) -> Array:
+def tolerance(tol: Any) -> None:
+    """Refuse a tolerance that is no number; a negative one is never met, so that all iterations are run."""
+    if not number(tol) or isnan(tol):
+        raise ValueError(f"tol is {tol!r} but must be a number")
+
+
+def number(value: Any) -> bool:
+    """Whether a parameter is a real number; a switch is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def factor(matrix: Any) -> Array:
     """L with L.T @ L = matrix, (d, d); one sentence if the matrix is no metric."""
-    matrix = np.asarray(matrix, dtype=np.float64)
+    try:
+        matrix = np.asarray(matrix, dtype=None if np.iscomplexobj(matrix) else np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        given = " ".join(reprlib.repr(matrix).split())
+        raise ValueError(f"metric is {given} but must be {KNOWN}") from error
+    if np.iscomplexobj(matrix):
+        raise ValueError("the matrix holds complex numbers but a metric needs real ones")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"the matrix has shape {matrix.shape} but a metric needs a square one")
     if not np.isfinite(matrix).all():
         raise ValueError("the matrix contains NaN or inf")
     size = np.abs(matrix).max(initial=0.0)
+    if size and not 1e-120 < size < 1e120:
+        raise ValueError(f"the matrix reaches {size:.3g}; scale it to a size near 1, which changes no neighbor")
     if np.abs(matrix - matrix.T).max(initial=0.0) > 1e-8 * size:
         raise ValueError("the matrix is not symmetric; a metric needs M = M.T")
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)

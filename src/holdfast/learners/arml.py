@@ -13,7 +13,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from holdfast.learners._metric import Array, Progress, Supervised, centred, chosen_device, labelled, positive
+from holdfast.learners._metric import (
+    Array,
+    Progress,
+    Supervised,
+    centred,
+    chosen_device,
+    labelled,
+    positive,
+    tolerance,
+    whole,
+)
 from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
 
 _WINDOW = 20  # iterations whose mean loss is compared: every iteration draws other triplets
@@ -65,14 +75,15 @@ class ARML(Supervised):
 
     def fit(self, X: Array, y: Any) -> ARML:  # noqa: N803
         """Learn the metric from points and their labels."""
-        positive(n_neighbors=self.n_neighbors, refresh=self.refresh)
-        positive(max_iter=self.max_iter, learning_rate=self.learning_rate)
-        loss = _named(self.loss)
+        whole(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
+        positive(learning_rate=self.learning_rate)
+        if self.tol is not None:
+            tolerance(self.tol)
+        loss, device = _named(self.loss), chosen_device(self.device)
         points, labels, _ = labelled(self, X, y)
         if np.bincount(labels).max() < 2:
             raise ValueError("every class has one point, but a triplet needs two points of one class; add points")
         classes = Classes.of(torch.from_numpy(labels))
-        device = chosen_device(self.device)
         x = centred(points)[classes.order].to(device)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
         self.components_ = self._descend(x, classes, loss, generator).double().cpu().numpy()
@@ -111,7 +122,7 @@ class ARML(Supervised):
 def _named(loss: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     if callable(loss):
         return loss
-    if loss not in LOSSES:
+    if not isinstance(loss, str) or loss not in LOSSES:
         raise ValueError(f"loss is {loss!r} but must be one of {', '.join(LOSSES)} or a non-increasing function")
     return LOSSES[loss]
 

@@ -14,7 +14,17 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from holdfast.geometry import neighbors
-from holdfast.learners._metric import Array, Progress, Supervised, centred, chosen_device, labelled, positive
+from holdfast.learners._metric import (
+    Array,
+    Progress,
+    Supervised,
+    centred,
+    chosen_device,
+    labelled,
+    number,
+    tolerance,
+    whole,
+)
 from holdfast.learners._triplets import Classes
 
 _ROUND = 10  # iterations at most between two searches for impostors
@@ -53,14 +63,16 @@ class LMNN(Supervised):
 
     def fit(self, X: Array, y: Any) -> LMNN:  # noqa: N803
         """Learn the metric from points and their labels."""
-        positive(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
-        if not 0 < self.pull < 1:
+        whole(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
+        tolerance(self.tol)
+        if not (number(self.pull) and 0 < self.pull < 1):
             raise ValueError(f"pull is {self.pull!r} but must lie between 0 and 1")
+        device = chosen_device(self.device)
         points, labels, _ = labelled(self, X, y)
         if np.bincount(labels).max() < 2:
             raise ValueError("every class has one point, but LMNN needs pairs of one class; add points")
         classes = Classes.of(torch.from_numpy(labels))
-        x = centred(points)[classes.order].to(chosen_device(self.device))
+        x = centred(points)[classes.order].to(device)
         objective = Objective(x, classes, self.n_neighbors, self.pull, self.max_impostors)
         self.components_ = self._descend(objective).double().cpu().numpy()
         return self

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from holdfast.geometry import neighbors
-from holdfast.learners._metric import Array, Metric, chosen_device, factor, finite, labelled
+from holdfast.learners._metric import KNOWN, Array, Metric, chosen_device, factor, finite, labelled, whole
 
 
 class MahalanobisKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -29,8 +29,10 @@ class MahalanobisKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Array, y: Any) -> MahalanobisKNN:  # noqa: N803
         """Learn the metric if there is one to learn, and keep the points."""
-        if not self.n_neighbors > 0 or self.n_neighbors % 2 == 0:
+        whole(n_neighbors=self.n_neighbors)
+        if self.n_neighbors % 2 == 0:
             raise ValueError(f"n_neighbors is {self.n_neighbors!r} but must be an odd number, such as 1 or 11")
+        chosen_device(self.device)
         self.points_, self.labels_, self.classes_ = labelled(self, X, y)
         if len(self.points_) < self.n_neighbors + 1:
             needed = f"n_neighbors = {self.n_neighbors} needs at least {self.n_neighbors + 1} points"
@@ -42,9 +44,8 @@ class MahalanobisKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         width = self.points_.shape[1]
         if self.metric is None:
             return np.eye(width)
-        if hasattr(self.metric, "fit"):
-            found: Array = clone(self.metric).fit(self.points_, y).components_
-            return found
+        if hasattr(self.metric, "fit") and not isinstance(self.metric, type):
+            return _learned(self.metric, self.points_, y)
         root = factor(self.metric)
         if len(root) != width:
             raise ValueError(f"the matrix has shape {root.shape} but X has {width} features")
@@ -66,3 +67,11 @@ class MahalanobisKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The distance of two points as a function."""
         check_is_fitted(self)
         return Metric(self.components_)
+
+
+def _learned(metric: Any, points: Array, y: Any) -> Array:
+    fitted = clone(metric).fit(points, y)
+    if not hasattr(fitted, "components_"):
+        raise ValueError(f"metric is {type(metric).__name__}, which learns no components_, but must be {KNOWN}")
+    found: Array = fitted.components_
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 
-from holdfast.learners._metric import Array, Supervised, labelled, positive
+from holdfast.learners._metric import Array, Supervised, labelled, tolerance, whole
 
 
 class NCA(Supervised):
@@ -24,7 +24,8 @@ class NCA(Supervised):
 
     def fit(self, X: Array, y: Any) -> NCA:  # noqa: N803
         """Learn the metric from points and their labels."""
-        positive(max_iter=self.max_iter)
+        whole(max_iter=self.max_iter)
+        tolerance(self.tol)
         points, labels, _ = labelled(self, X, y)
         learner = NeighborhoodComponentsAnalysis(init="identity", max_iter=self.max_iter, tol=self.tol)
         found = learner.fit(points, labels)

@@ -32,8 +32,10 @@ class CertifyPlan:
             raise ValueError(f"radii is {list(self.radii)} but robust error is asked at finite radii of zero or more")
         if not self.k or not all(k > 0 and k % 2 for k in self.k) or len(set(self.k)) < len(self.k):
             raise ValueError(f"k is {list(self.k)} but must be different odd numbers, so that a majority is one")
-        if self.shard < 1 or (self.samples is not None and self.samples < 1):
-            raise ValueError(f"shard is {self.shard} and samples {self.samples} but both must be at least 1")
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"samples is {self.samples} but at least 1 is needed")
+        if self.shard < 1:
+            raise ValueError(f"shard is {self.shard} but a part holds at least 1 sample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +50,11 @@ class MetricPlan:
         """Whether the learner draws random numbers; if not, it is fitted once for all seeds."""
         return "random_state" in signature(learners()[self.learner]).parameters
 
-    def make(self, seed: int, progress: Callable[[int, float], None] | None = None) -> Any:
+    def make(self, seed: int, device: str, progress: Callable[[int, float], None]) -> Any:
         """The learner, not yet fitted."""
         cls = learners()[self.learner]
         known = signature(cls).parameters
-        given = {"random_state": seed, "progress": progress}
+        given = {"random_state": seed, "progress": progress, "device": device}
         return cls(**self.settings, **{name: value for name, value in given.items() if name in known})
 
 

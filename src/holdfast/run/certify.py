@@ -3,8 +3,8 @@
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from holdfast.run.assemble import load_data
 from holdfast.run.build import json_table
 from holdfast.run.certificate import CertificateRecipe, MetricPlan
 from holdfast.run.stored import read_arrays, write_arrays
-from holdfast.run.study import commit, versions
+from holdfast.run.study import commit, open_fabric, versions
 
 Progress = Callable[[str, int, int, str], None]
 Stored = dict[str, NDArray[Any]]
@@ -44,16 +44,18 @@ class Desk:
     recipe: CertificateRecipe
     out: Path
     data: DataSet
+    device: torch.device
     progress: Progress
 
     @staticmethod
-    def open(recipe: CertificateRecipe, out: Path, data_dir: Path | None, progress: Progress) -> "Desk":
-        """Load the data."""
+    def open(recipe: CertificateRecipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Desk":
+        """Load the data and pick the device."""
+        chosen = _device(device)
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         for folder in ("metrics", "parts"):
             (out / folder).mkdir(parents=True, exist_ok=True)
-        return Desk(recipe, out, load_data(recipe.data, data_dir), progress)
+        return Desk(recipe, out, load_data(recipe.data, data_dir), chosen, progress)
 
     def chosen(self, metric: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The fits meant: all of the recipe, or one metric, or one seed."""
@@ -78,15 +80,22 @@ class Desk:
         """Records of one fitted metric, for every number of neighbours."""
         train, plan = self.training(), self.recipe.certify
         samples = self.data.test.spread(plan.samples)
+        subjects = self.subjects(train, samples)  # before the fit, which may take minutes: what does not fit is refused
         fitted = self.fit(metric, seed, train)
         matrix = torch.from_numpy(fitted["components"].T @ fitted["components"])
-        for k in plan.k:
-            x, y = _inputs(train)
-            subject = Neighbors(points=x, labels=y, matrix=matrix, k=k, near=plan.near, box=plan.box)
+        for k, subject in subjects.items():
             identity = [digest_of(matrix, train.x, train.y), k, plan.near, plan.box]
             words = f"certify {metric}, K = {k}, seed {seed}"
-            parts = list(self._parts(subject, samples, identity, words))
+            parts = list(self._parts(replace(subject, matrix=matrix), samples, identity, words))
             self._records(metric, k, seed, samples, fitted, parts).save(self.folder(metric, k, seed))
+
+    def subjects(self, train: Split, samples: Split) -> dict[int, Neighbors]:
+        """The classifiers by their number of neighbours, with no metric yet; all of them can take the samples."""
+        plan, (x, y) = self.recipe.certify, _inputs(train, self.device)
+        found = {k: Neighbors(points=x, labels=y, k=k, near=plan.near, box=plan.box) for k in plan.k}
+        for subject in found.values():
+            subject.check(_inputs(samples, self.device)[0])
+        return found
 
     def folder(self, metric: str, k: int, seed: int) -> Path:
         """Where the records of one metric and classifier lie."""
@@ -106,7 +115,11 @@ class Desk:
 
     def _fitted(self, plan: MetricPlan, seed: int, train: Split, words: str) -> Stored:
         x, y = _inputs(train)
-        learner = plan.make(seed, lambda step, loss: self.progress(words, min(step, most - 1), most, f"{loss:.4g}"))
+        learner = plan.make(
+            seed,
+            str(self.device),
+            lambda step, loss: self.progress(words, min(step, most - 1), most, f"{loss:.4g}"),
+        )
         most = int(learner.get_params().get("max_iter", 1))
         started = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
@@ -130,8 +143,8 @@ class Desk:
             part = read_arrays(path, _PART)
             if part is None:
                 started = time.perf_counter()
-                found = subject(_inputs(shard)[0], rng=Rng(0))
-                part = {name: getattr(found, name).numpy() for name in ("label", "radius", "upper")}
+                found = subject(_inputs(shard, self.device)[0], rng=Rng(0))
+                part = {name: getattr(found, name).cpu().numpy() for name in ("label", "radius", "upper")}
                 part["seconds"] = np.array(time.perf_counter() - started)
                 write_arrays(path, part)
             self.progress(words, number + 1, len(shards), "")
@@ -181,12 +194,13 @@ def study_of(recipe: CertificateRecipe, out: Path) -> CertifiedStudy:
     )
 
 
-def _runs(recipe: CertificateRecipe, out: Path, k: int) -> list[Run]:
+def _runs(recipe: CertificateRecipe, out: Path, k: int, besides: Collection[tuple[str, int]] = ()) -> list[Run]:
+    """The runs that are there, but not these; all of the recipe's settings."""
     runs = []
     for metric, plan in recipe.metrics.items():
         for seed in recipe.seeds:
             folder = records_folder(out, metric, k, seed)
-            if (folder / "facts.json").is_file():
+            if (metric, seed) not in besides and (folder / "facts.json").is_file():
                 records = Records.load(folder)
                 _check_settings(recipe, metric, records, folder)
                 runs.append(Run(name=metric, method=plan.learner, seed=seed, records=records))
@@ -210,21 +224,38 @@ def run(
     out: Path,
     data_dir: Path | None,
     progress: Progress,
-    metric: str | None,
-    seed: int | None,
+    metric: str | None = None,
+    seed: int | None = None,
+    device: str = "auto",
 ) -> CertifiedStudy:
     """Fit and certify what is missing and write the page, report.html, of all that is there."""
-    desk = Desk.open(recipe, out, data_dir, progress)
-    for name, number in desk.chosen(metric, seed):
+    desk = Desk.open(recipe, out, data_dir, device, progress)
+    chosen = desk.chosen(metric, seed)
+    for k in recipe.certify.k:
+        _runs(recipe, out, k, besides=chosen)  # what is not made anew will be on the page: refused now or at the end
+    for name, number in chosen:
         desk.certify(name, number)
+    return report(recipe, out)
+
+
+def report(recipe: CertificateRecipe, out: Path) -> CertifiedStudy:
+    """Write the page, report.html, from the records under a folder; nothing is fitted or certified."""
     study = study_of(recipe, out)
     write_certified(out / "report.html", study)
     return study
 
 
-def _inputs(split: Split) -> tuple[Tensor, Tensor]:
-    x = split.x.double() / 255 if split.x.dtype == torch.uint8 else split.x.double()
-    return x, split.y
+def _device(name: str) -> torch.device:
+    """The device of this name; auto is a GPU that can compute in float64, where there is one."""
+    device = open_fabric(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name).device
+    if device.type == "mps":
+        raise ValueError("device 'mps' has no float64, which certificates need; choose auto, cpu or cuda")
+    return device
+
+
+def _inputs(split: Split, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    x, y = split.x.to(device), split.y.to(device)
+    return x.double() / 255 if x.dtype == torch.uint8 else x.double(), y
 
 
 def _key(identity: list[Any]) -> str:

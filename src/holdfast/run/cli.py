@@ -69,6 +69,11 @@ def _workshop(
     return Workshop.open(recipe, _out(recipe, out), data_dir, device, progress.tell)
 
 
+def _load(recipe: str, changes: list[str]) -> config.Recipe | certificate.CertificateRecipe:
+    certifies = certificate.is_certificate(source.table(recipe))
+    return certificate.load(recipe, changes) if certifies else config.load(recipe, changes)
+
+
 def _out(recipe: config.Recipe | certificate.CertificateRecipe, out: Path | None) -> Path:
     return Path("runs") / recipe.name if out is None else out
 
@@ -208,14 +213,12 @@ def report(
     changes: Changes = [],  # noqa: B006
 ) -> None:
     """Write the page again from the records; no model is touched."""
-    from holdfast.run.markdown import write_markdown
-    from holdfast.run.study import report as write_report
+    from holdfast.run.rewrite import rewrite
 
-    plan = config.load(recipe, changes)
+    plan = _load(recipe, changes)
     if markdown is not None:
         check_file(markdown, "--markdown")
-        write_markdown(plan, _out(plan, out), changes, markdown)
-    print(f"report: {write_report(plan, _out(plan, out))}")
+    print(f"report: {rewrite(plan, _out(plan, out), changes, markdown)}")
 
 
 @app.command()
@@ -264,6 +267,7 @@ def certify(
     data_dir: DataDir = None,
     markdown: Markdown = None,
     changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
 ) -> None:
     """Learn the metrics of a recipe and prove radii for their nearest neighbours; run again to go on."""
     from holdfast.report.certified import text_certified
@@ -274,7 +278,7 @@ def certify(
     if markdown is not None:
         check_file(markdown, "--markdown")
     with Progress() as progress:
-        study = certify_all(plan, _out(plan, out), data_dir, progress.tell, metric, seed)
+        study = certify_all(plan, _out(plan, out), data_dir, progress.tell, metric, seed, device)
     print(text_certified(study))
     if markdown is not None:
         write_certificates(study, changes, markdown)
@@ -299,8 +303,7 @@ def list_(
 @app.command()
 def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
     """Print a recipe with every default written out; the output is a recipe itself."""
-    load = certificate.load if certificate.is_certificate(source.table(recipe)) else config.load
-    print(toml.dumps(load(recipe, changes).table()), end="")
+    print(toml.dumps(_load(recipe, changes).table()), end="")
 
 
 def _print_table(plan: config.Recipe, out: Path) -> None:

@@ -175,7 +175,7 @@ def open_fabric(device: str) -> Fabric:
     """The engine on this device; one that cannot be used here is refused."""
     try:
         return Fabric(accelerator=device, devices=1)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, ImportError) as error:
         raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
 
 
