@@ -38,12 +38,18 @@ def memory(bench: Bench, name: str) -> dict[str, Any]:
 
 def _measured(bench: Bench, name: str, n: int) -> dict[str, Any]:
     settings = [str(bench.models), bench.budget.name, name, str(n), str(torch.get_num_threads())]
+    return in_process("bench.memory", *settings)
+
+
+def in_process(module: str, *settings: str) -> dict[str, Any]:
+    """What a module, run as a process of its own, prints as its last line."""
     path = os.pathsep.join([str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "bench.memory", *settings]
+    command = [sys.executable, "-m", module, *settings]
     said = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     if said.returncode:
         raise RuntimeError(f"measuring memory failed: {said.stderr.strip().splitlines()[-1:]}")
-    return json.loads(said.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
+    return found
 
 
 def main(models: str, budget: str, name: str, n: str, threads: str) -> None:
