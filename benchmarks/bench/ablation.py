@@ -68,7 +68,8 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     early = {
         "as it is": partial(fooled, nullcontext),
         "nobody leaves": partial(worst, nullcontext),
-        "nobody takes the place of who left": partial(fooled, partial(_micro.micro, _HUGE)),
+        "nobody takes the place of who left": partial(_apart, plain, x, y, subject, sizes.timed_steps),
+        "all samples in one batch": partial(fooled, partial(_micro.micro, _HUGE)),
     }
     rows, failed = [], {}
     for model, calls in (("defended, full cost", full), ("undefended", early)):
@@ -88,6 +89,12 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
 def _run(model: nn.Module, x: Tensor, y: Tensor, subject: Subject, steps: int, keep: Any, off: Off) -> Tensor:
     with off():
         return PGD(threat=subject.threat, steps=steps, keep=keep)(model, x, y, rng=Rng(0))
+
+
+def _apart(model: nn.Module, x: Tensor, y: Tensor, subject: Subject, steps: int) -> None:
+    """One micro-batch after another, each until its last sample is done."""
+    for some, labels in zip(x.split(_micro.USUAL), y.split(_micro.USUAL), strict=True):
+        _run(model, some, labels, subject, steps, "fooled", nullcontext)
 
 
 def _worth(times: Times, what: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ QUICK = Budget(
             judged=500,
             judged_steps=20,
             undefended=1000,
-            ablated=500,
+            ablated=1000,
         ),
         "lenet": Sizes(
             train=500,
@@ -125,7 +125,7 @@ QUICK = Budget(
             judged=500,
             judged_steps=10,
             undefended=250,
-            ablated=250,
+            ablated=512,
         ),
     },
 )
