@@ -8,7 +8,7 @@ from typing import Any
 from bench import fits, large
 from bench.command import arguments, measured
 
-TITLES = {"fits": "100 iterations of metric learners", "large": "Five iterations, and 20 exact certificates, on MNIST"}
+TITLES = {"fits": "100 iterations of metric learners", "large": "Two iterations, and 20 exact certificates, on MNIST"}
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from holdfast.rng import Rng
 LEARNERS = {"ARML": ARML, "LMNN": LMNN, "ITML": ITML}
 WHAT = (*LEARNERS, "certificates")
 SIZES, TINY = (15000, 60000), (100, 200)
-ITERATIONS, INPUTS = 5, 20
+ITERATIONS, INPUTS = 2, 20
 
 
 def large(sizes: tuple[int, ...]) -> dict[str, Any]:
