@@ -87,13 +87,14 @@ _known: WeakKeyDictionary[nn.Module, dict[torch.dtype, tuple[object, Folded | st
 
 def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str:
     """The folded form of a model, or the reason why it has none; traced once per structure and type."""
+    if altered := _altered(model):
+        return altered  # for now: it may be undone
     tensors = [(tensor.shape, tensor.dtype, tensor.device) for tensor in _tensors(model)]
     structure = [id(module) for module in model.modules()], tensors
     known = _known.setdefault(model, {})
     if dtype not in known or known[dtype][0] != structure:
         known[dtype] = (structure, _fold(model, dtype))
-    found = known[dtype][1]
-    return _altered(model) or found
+    return known[dtype][1]
 
 
 def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
@@ -113,8 +114,6 @@ def _altered(model: nn.Module) -> str:
 
 @torch.inference_mode(False)  # what is made here serves later attacks too
 def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
-    if altered := _altered(model):
-        return altered
     lowered = dtype == torch.bfloat16
     if not lowered and not any(isinstance(module, _NORMS) for module in model.modules()):
         return "it has no batch norm"
