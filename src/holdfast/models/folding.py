@@ -108,7 +108,8 @@ def _altered(model: nn.Module) -> str:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if any(getattr(module, kind) for module in model.modules() for kind in kinds) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "it has hooks"
-    own = any("forward" in vars(module) for module in model.modules())
+    # reused statistics (models.statistics) replace that of batch norms, in a way that folding sees
+    own = any("forward" in vars(module) for module in model.modules() if not isinstance(module, _BatchNorm))
     return "it has a forward pass that is not its class's" if own else ""
 
 
