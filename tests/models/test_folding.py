@@ -1,6 +1,7 @@
 """Folding: the same answers as the model itself, or a reason why not."""
 
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -146,6 +147,10 @@ def test_folding_follows_the_weights_and_leaves_them_alone(rng) -> None:
             nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Flatten(), nn.Linear(144, 10)),
             "no batch norm follows a layer directly",
         ),
+        (
+            nn.Sequential(nn.Flatten(2), nn.Linear(64, 5), nn.BatchNorm1d(1), nn.Flatten(), nn.Linear(5, 10)),
+            "no batch norm follows a layer directly",  # along the axis of the layer's outputs
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -169,6 +174,93 @@ def test_hooks_are_honoured(rng) -> None:
         assert torch.equal(view(x), plain(x))
     handle.remove()
     assert described(model) == {"folded": True, "arithmetic": "float32"}
+
+
+def test_a_replaced_forward_pass_is_honoured() -> None:
+    model = used(conv(nn.ReLU()))
+    assert described(model)["folded"]
+    model[2].forward = lambda x: x.sigmoid()
+    assert described(model)["reason"] == "it has a forward pass that is not its class's"
+
+
+def test_hooks_on_every_module_are_honoured() -> None:
+    model = used(conv(nn.ReLU()))
+    handle = nn.modules.module.register_module_full_backward_hook(lambda *_: None)
+    try:
+        assert described(model)["reason"] == "it has hooks"
+    finally:
+        handle.remove()
+    assert described(model)["folded"]
+
+
+def test_autocast_is_left_to_the_model() -> None:
+    model = used(conv(nn.ReLU()))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert described(model)["reason"] == "autocast is on"
+    assert described(model)["folded"]
+
+
+def test_a_model_may_change_its_type_between_attacks(rng) -> None:
+    model, x, y = used(conv(nn.ReLU())), torch.rand(5, *SHAPE), torch.zeros(5, dtype=torch.int64)
+    attack = PGD(threat=Threat(LInf(), 0.1), steps=2)
+    attack(model, x, y, rng=rng)
+    assert attack(model.double(), x.double(), y, rng=rng).dtype == torch.float64
+    assert described(model) == {"folded": True, "arithmetic": "float64"}
+
+
+def test_a_first_attack_in_inference_mode_decides_nothing_for_later(rng) -> None:
+    model, x, y = used(conv(nn.ReLU())), torch.rand(5, *SHAPE), torch.zeros(5, dtype=torch.int64)
+    attack = PGD(threat=Threat(LInf(), 0.1), steps=2)
+    with torch.inference_mode():
+        first = attack(model, x, y, rng=rng)
+    assert torch.equal(first, attack(model, x, y, rng=rng))
+    assert described(model)["folded"]
+
+
+def test_tracing_draws_no_random_numbers() -> None:
+    model, before = used(Noisy("torch")), torch.get_rng_state()
+    described(model)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_images_may_come_flat(rng) -> None:
+    model = used(nn.Sequential(nn.Flatten(), nn.Unflatten(1, SHAPE), conv(nn.ReLU())))
+    x = torch.rand(5, 64)
+    with crafting(model, rng) as fast, frozen(model, rng) as plain:
+        assert torch.allclose(fast(x), plain(x), atol=1e-5)
+    assert described(model)["folded"]
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+class Answering(nn.Module):
+    """Gives an object with logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = conv(nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> Answer:
+        return Answer(self.net(x))
+
+
+def test_a_folded_form_that_fails_is_not_used(rng) -> None:
+    model, x = Answering(), torch.rand(5, *SHAPE)
+    with crafting(model, rng) as fast, frozen(model, rng) as plain:
+        assert torch.equal(fast(x), plain(x))
+    assert described(model)["reason"] == "folded, it fails (AttributeError)"
+
+
+def test_what_is_described_is_the_last_use(rng) -> None:
+    model, x = used(conv(nn.ReLU())), torch.rand(5, *SHAPE)
+    for factor, folds in ((torch.nan, False), (1.0, True)):
+        model[4].bias.data = torch.full((10,), factor)
+        with crafting(model, rng) as view:
+            view(x)
+        assert described(model)["folded"] is folds
 
 
 def test_a_layer_put_in_later_is_seen(rng) -> None:

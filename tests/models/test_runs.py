@@ -88,11 +88,12 @@ def test_hypersphere_heads(feature_norm, weight_norm) -> None:
 def test_directions_follow_the_weights_on_refresh() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 6), Hypersphere(6, 4)).double().eval()
-    graph, (run,) = joined(net)
+    graph, found = joined(net)
     x = torch.randn(3, 6, dtype=torch.float64)
     net[1].weight.data.neg_()
     assert not torch.allclose(graph(x), net(x))
-    run.refresh()
+    for run in found:
+        run.refresh()
     assert torch.allclose(graph(x), net(x))
 
 
@@ -161,12 +162,56 @@ def test_gradients_of_several_outputs_from_one_pass() -> None:
         assert torch.allclose(a, b)
 
 
-def test_second_derivatives_are_refused() -> None:
-    graph, _ = joined(nn.Sequential(nn.Linear(4, 3)).eval())
+def test_second_derivatives() -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3, 5), nn.ReLU()
+    net = nn.Sequential(*layers, Hypersphere(5, 4), nn.Linear(4, 3)).double().eval().requires_grad_(False)
+    x, found = torch.randn(4, 2, 6, 6, dtype=torch.float64, requires_grad=True), []
+    for model in (net, joined(net)[0]):
+        (slope,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
+        found += torch.autograd.grad(slope.square().sum(), x)
+    assert found[0].abs().max() > 0
+    assert torch.allclose(*found, rtol=1e-9, atol=1e-12)
+
+
+class Written(nn.Module):
+    """Forward passes that write on what a run reads, gives or passes on."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), Hypersphere(4, 4)
+        self.flatten, self.relu, self.inplace = nn.Flatten(), nn.ReLU(), nn.ReLU(inplace=True)
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.how == "what it gave":
+            return self.head(h).mul_(2) + h
+        if self.how == "what it passed on":
+            return self.second(self.inplace(self.flatten(h))) + h
+        g = self.second(self.flatten(h)) if self.how == "what it has read" else self.second(h)
+        h.relu_()
+        return self.relu(g) + h
+
+
+@pytest.mark.parametrize("how", ["what it gave", "what it passed on", "what it has read", "what it is reading"])
+def test_others_may_write_where_autograd_lets_them(how) -> None:
+    torch.manual_seed(0)
+    same(Written(how).double().eval().requires_grad_(False), torch.randn(3, 4, dtype=torch.float64))
+
+
+def test_what_the_way_back_needs_cannot_be_overwritten_unseen() -> None:
+    graph, _ = joined(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval())
     x = torch.randn(2, 4, requires_grad=True)
-    (slope,) = torch.autograd.grad(graph(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(graph(x).add_(1).sum(), x)
+
+
+def test_more_and_fewer_axes_than_usual() -> None:
+    torch.manual_seed(0)
+    same(nn.Sequential(nn.Linear(6, 5), Hypersphere(5, 4)).double().eval(), torch.randn(2, 3, 6, dtype=torch.float64))
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2)).double().eval()
+    same(net, torch.randn(2, 6, 6, dtype=torch.float64))
 
 
 def test_a_pass_is_forgotten_with_its_output() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from holdfast.models.classifier import adapt
 from holdfast.models.mixed import Mixed
 from holdfast.rng import Rng
 
-_differed: WeakSet[nn.Module] = WeakSet()  # models whose folded form was once found to give other outputs
+_unsound: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why the last use gave up a model's folded form
 _CHECKED = 4  # samples on which a folded model must agree with the model itself, each time it is used
 
 
@@ -63,6 +63,8 @@ def crafting(model: nn.Module, rng: Rng) -> Iterator[Model]:
 def _fastest(model: nn.Module) -> folding.Folded | str:
     """Lower precision where it is chosen and possible, else folded, else the reason why not."""
     kinds = {(p.dtype, p.device) for p in model.parameters()}
+    if any(torch.is_autocast_enabled(device.type) for _, device in kinds):
+        return "autocast is on"
     if len(kinds) == 1:
         dtype, device = kinds.pop()
         if dtype == torch.float32 and chosen(device) == torch.bfloat16:
@@ -75,7 +77,7 @@ def _fastest(model: nn.Module) -> folding.Folded | str:
 def described(model: nn.Module) -> dict[str, bool | str]:
     """How attacks see this model, for the records: folded or not, and why not, and the arithmetic."""
     model = unwrapped(model)
-    fast = "folded, it gives other outputs" if model in _differed else _fastest(model)
+    fast = _unsound.get(model) or _fastest(model)
     own = next((str(p.dtype) for p in model.parameters()), "float32").removeprefix("torch.")
     if isinstance(fast, str):
         return {"folded": False, "reason": fast, "arithmetic": own}
@@ -112,11 +114,14 @@ class _Fast:
         """Features and logits of one pass."""
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        out = Outputs(x, *self._fast(x))
-        if self._checked or not len(x) or self._sound(out):
+        if self._checked or not len(x):
+            return Outputs(x, *self._fast(x))
+        out = self._first(x, self._fast)
+        if isinstance(out, Outputs):
+            _unsound.pop(self._model, None)
             return out
         # for this use alone: what is decided anew each time does not depend on whether the run was ever stopped
-        _differed.add(self._model)
+        _unsound[self._model] = out
         self._fast = None
         return self._view.outputs(x)
 
@@ -134,7 +139,13 @@ class _Fast:
         """Logits as the model itself gives them."""
         return self._view.outputs(x).logits
 
-    @torch.no_grad()
-    def _sound(self, out: Outputs) -> bool:
+    def _first(self, x: Tensor, fast: folding.Folded) -> Outputs | str:
+        """The outputs of the first pass, or what is wrong with them."""
         self._checked = True
-        return folding.agree(out.logits[:_CHECKED], self.precisely(out.x[:_CHECKED]), self.exact)
+        try:
+            out = Outputs(x, *fast(x))
+        except Exception as error:  # a user's layers on what they were not made for: anything can be raised
+            return f"folded, it fails ({type(error).__name__})"
+        with torch.no_grad():
+            same = folding.agree(out.logits[:_CHECKED], self.precisely(x[:_CHECKED]), self.exact)
+        return out if same else "folded, it gives other outputs"

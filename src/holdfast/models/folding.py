@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import _has_any_global_hook
 
 from holdfast.models import runs
 from holdfast.models.classifier import Classifier
@@ -72,7 +73,8 @@ class Folded:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         normal = self._normalize(x)
         dtype = normal.dtype if self.exact else self._dtype
-        features, logits = self.graph(normal.to(dtype, memory_format=self._layout))
+        layout = self._layout if normal.ndim == 4 else torch.contiguous_format  # images may come flat
+        features, logits = self.graph(normal.to(dtype, memory_format=layout))
         return features.to(x.dtype), logits.to(x.dtype)
 
 
@@ -80,19 +82,19 @@ def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-_known: WeakKeyDictionary[nn.Module, dict[torch.dtype, tuple[tuple[int, ...], Folded | str]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, dict[torch.dtype, tuple[object, Folded | str]]] = WeakKeyDictionary()
 
 
 def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str:
     """The folded form of a model, or the reason why it has none; traced once per structure and type."""
-    structure = tuple(id(module) for module in model.modules())
+    if altered := _altered(model):
+        return altered  # for now: it may be undone
+    tensors = [(tensor.shape, tensor.dtype, tensor.device) for tensor in _tensors(model)]
+    structure = [id(module) for module in model.modules()], tensors
     known = _known.setdefault(model, {})
     if dtype not in known or known[dtype][0] != structure:
         known[dtype] = (structure, _fold(model, dtype))
-    found = known[dtype][1]
-    if isinstance(found, Folded) and _hooked(model):
-        return "it has hooks"
-    return found
+    return known[dtype][1]
 
 
 def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
@@ -101,14 +103,18 @@ def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= allowed * (1e-6 + b.abs().max()))
 
 
-def _hooked(model: nn.Module) -> bool:
+def _altered(model: nn.Module) -> str:
+    """What makes calls of layers do other things than their classes say, if anything."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind) for module in model.modules() for kind in kinds)
-
-
-def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
-    if _hooked(model):
+    if any(getattr(module, kind) for module in model.modules() for kind in kinds) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "it has hooks"
+    # reused statistics (models.statistics) replace that of batch norms, in a way that folding sees
+    own = any("forward" in vars(module) for module in model.modules() if not isinstance(module, _BatchNorm))
+    return "it has a forward pass that is not its class's" if own else ""
+
+
+@torch.inference_mode(False)  # what is made here serves later attacks too
+def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     lowered = dtype == torch.bfloat16
     if not lowered and not any(isinstance(module, _NORMS) for module in model.modules()):
         return "it has no batch norm"
@@ -139,7 +145,8 @@ def _trace(root: nn.Module) -> fx.Graph | str:
     try:
         copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
         before = _state(copy)
-        traced = _Tracer().trace(copy)
+        with torch.random.fork_rng(devices=[]):  # it may draw, which later attacks will not do again
+            traced = _Tracer().trace(copy)
     except Exception as error:  # a user's code is run on stand-ins: anything can be raised
         return f"it cannot be traced ({type(error).__name__})"
     if _state(copy) != before:
@@ -202,7 +209,9 @@ def _foldable(graph: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
         layer, module = norm.args[0], _module(graph, norm)
         fixed = type(module) in _NORMS and module.affine and module.track_running_stats
         if fixed and layer in calls and type(_module(graph, layer)) in _LAYERS and len(layer.users) == 1:
-            found += [(layer, norm)] if targets.count(layer.target) == targets.count(norm.target) == 1 else []
+            once = targets.count(layer.target) == targets.count(norm.target) == 1
+            fits = len(cast(Layer, _module(graph, layer)).weight) == module.num_features  # else it norms another axis
+            found += [(layer, norm)] if once and fits else []
     return found
 
 

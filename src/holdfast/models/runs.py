@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.autograd.function import once_differentiable
 
 from holdfast.losses.metric import length
 from holdfast.models.heads.hypersphere import Hypersphere
@@ -26,8 +25,8 @@ class Layer(Protocol):
     ``backward`` may overwrite the gradient it is given where that is its ``own``.
     """
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Any]: ...
-    def backward(self, grad: Tensor, kept: Any, own: bool) -> Tensor: ...
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]: ...
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor: ...
 
 
 class Run(nn.Module):
@@ -51,18 +50,23 @@ class Run(nn.Module):
 class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: Sequence[Layer]) -> Tensor:
-        ctx.layers, ctx.kept = layers, []
+        saved: list[Tensor] = []
+        ctx.layers, ctx.sizes = layers, []
         for layer in layers:
             x, kept = layer.forward(x)
-            ctx.kept.append(kept)
+            ctx.sizes.append(len(kept))
+            saved += kept
+        ctx.save_for_backward(*saved)  # torch frees them after use and notices where they were overwritten
         return x.detach()  # what is kept may be the output itself, which will know this context: a circle
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        given = grad.data_ptr()
-        for layer, kept in zip(reversed(ctx.layers), reversed(ctx.kept), strict=True):
-            grad = layer.backward(grad, kept, grad.data_ptr() != given)
+        saved, own = list(ctx.saved_tensors), False
+        for layer, size in zip(reversed(ctx.layers), reversed(ctx.sizes), strict=True):
+            kept = [saved.pop() for _ in range(size)]
+            grad = layer.backward(grad, tuple(reversed(kept)), own)
+            # a flattened gradient is the given one in another shape; under grad mode this way is differentiated too
+            own = not torch.is_grad_enabled() and (own or not isinstance(layer, _Flatten))
         return grad, None
 
 
@@ -80,13 +84,13 @@ class _Linear:
     def __init__(self, module: nn.Linear, relu: bool) -> None:
         self.module, self.relu = module, relu
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = F.linear(x, self.module.weight, self.module.bias)
-        return (y.relu_(), y) if self.relu else (y, None)
+        return (y.relu_(), (y,)) if self.relu else (y, ())
 
-    def backward(self, grad: Tensor, kept: Tensor | None, own: bool) -> Tensor:
-        if kept is not None:
-            grad = _where_positive(grad, kept, own)
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        if kept:
+            grad = _where_positive(grad, kept[0], own)
         return grad @ self.module.weight
 
 
@@ -102,20 +106,21 @@ class _Sphere:
         self.directions = self.module.scale * self.module.directions().detach()
         self.least = length(weight.new_zeros(1, weight.shape[1]))  # of a feature that is zero
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
-        y = F.linear(x, self.directions)
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        along = F.linear(x, self.directions)
         if not self.module.feature_norm:
-            return y, None
-        size = torch.linalg.vector_norm(x, dim=1, keepdim=True).hypot_(self.least)
-        y = y.div_(size)
-        return y, (x, y, size)
+            return along, ()
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.least)
+        return along / size, (x, along, size)  # not the output, which others may overwrite
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor, Tensor] | None, own: bool) -> Tensor:
-        if kept is None:
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        if not kept:
             return grad @ self.directions
-        x, y, size = kept
+        x, along, size = kept
+        if torch.is_grad_enabled():  # of all layers only this one's slope depends on x
+            return torch.autograd.grad(self.module(x), x, grad, create_graph=True)[0]
         grad = grad / size  # few numbers: what is left for the many of x is one product and one sum
-        inward = (grad * y).sum(1, keepdim=True).div_(size)
+        inward = (grad * along).sum(-1, keepdim=True).div_(size).div_(size)
         return (grad @ self.directions).addcmul_(x, inward, value=-1)
 
 
@@ -125,29 +130,31 @@ class _Conv:
     def __init__(self, module: nn.Conv2d, relu: bool) -> None:
         self.module, self.relu = module, relu
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         m = self.module
         y = F.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
-        return (y.relu_(), (x, y)) if self.relu else (y, (x, None))
+        return (y.relu_(), (x, y)) if self.relu else (y, (x,))
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor | None], own: bool) -> Tensor:
-        m, (x, y) = self.module, kept
-        if y is not None:
-            grad = _where_positive(grad, y, own)
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        m, x = self.module, kept[0]
+        if self.relu:
+            grad = _where_positive(grad, kept[1], own)
+        if x.ndim == 3:  # one image without a batch
+            grad, x = grad[None], x[None]
         shape = (m.stride, m.padding, m.dilation, False, [0], m.groups)
         found, *_ = _aten.convolution_backward(grad, x, m.weight, None, *shape, [True, False, False])
-        return cast(Tensor, found)
+        return cast(Tensor, found if kept[0].ndim == 4 else found[0])
 
 
 class _Relu:
     """A ReLU whose input is somebody else's."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = F.relu(x)
-        return y, y
+        return y, (y,)
 
-    def backward(self, grad: Tensor, kept: Tensor, own: bool) -> Tensor:
-        return _where_positive(grad, kept, own)
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        return _where_positive(grad, kept[0], own)
 
 
 class _MaxPool:
@@ -155,11 +162,11 @@ class _MaxPool:
         m = module
         self.settings = _pair(m.kernel_size), _pair(m.stride), _pair(m.padding), _pair(m.dilation), m.ceil_mode
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y, places = _aten.max_pool2d_with_indices(x, *self.settings)
         return y, (x, places)
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, Tensor], own: bool) -> Tensor:
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
         x, places = kept
         return cast(Tensor, _aten.max_pool2d_with_indices_backward(grad, x, *self.settings, places))
 
@@ -170,23 +177,24 @@ class _AvgPool:
         shape = _pair(m.kernel_size), _pair(m.stride), _pair(m.padding)
         self.settings = *shape, m.ceil_mode, m.count_include_pad, m.divisor_override
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return cast(Tensor, _aten.avg_pool2d(x, *self.settings)), x
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return cast(Tensor, _aten.avg_pool2d(x, *self.settings)), (x,)
 
-    def backward(self, grad: Tensor, kept: Tensor, own: bool) -> Tensor:
-        return cast(Tensor, _aten.avg_pool2d_backward(grad, kept, *self.settings))
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        return cast(Tensor, _aten.avg_pool2d_backward(grad, *kept, *self.settings))
 
 
 class _Flatten:
     def __init__(self, module: nn.Flatten) -> None:
         self.module = module
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return cast(Tensor, self.module(x)), x
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return cast(Tensor, self.module(x)), (x.data,)  # for its shape alone, whoever overwrites it
 
-    def backward(self, grad: Tensor, kept: Tensor, own: bool) -> Tensor:
-        grad = grad.reshape(kept.shape)
-        last = kept.ndim == 4 and kept.is_contiguous(memory_format=torch.channels_last)
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        (x,) = kept
+        grad = grad.reshape(x.shape)
+        last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
         # small here and large behind the pooling before it: the order of pixels is put right here
         return grad.contiguous(memory_format=torch.channels_last) if last else grad
 
@@ -200,8 +208,8 @@ def join(graph: fx.GraphModule) -> list[Run]:
     runs: list[Run] = []
     for nodes in _sequences(graph):
         layers = _layers([graph.get_submodule(str(node.target)) for node in nodes])
-        if not layers:
-            continue
+        if all(isinstance(layer, _Flatten) for layer in layers):
+            continue  # only another view of its input, which somebody may overwrite through it
         run, name = Run(layers), f"run_{len(runs)}"
         graph.add_submodule(name, run)
         with graph.graph.inserting_after(nodes[-1]):
@@ -214,18 +222,18 @@ def join(graph: fx.GraphModule) -> list[Run]:
 
 
 def _sequences(graph: fx.GraphModule) -> list[list[fx.Node]]:
-    """Plain layers, each of which but the last is read by the next one alone."""
+    """Plain layers, each of which but the last is read by the next one alone, with nothing done in between."""
     found: list[list[fx.Node]] = []
     modules = {node: graph.get_submodule(str(node.target)) for node in graph.graph.nodes if node.op == "call_module"}
     for node, module in modules.items():
         if len(node.args) != 1 or not _plain(module):
             continue
         before = node.args[0]
-        follows = bool(found) and found[-1][-1] is before and len(before.users) == 1
+        follows = bool(found) and found[-1][-1] is before is node.prev and len(before.users) == 1
         overwrites = isinstance(module, nn.ReLU) and module.inplace
         if overwrites and not (follows and type(modules[before]) in (nn.Linear, nn.Conv2d)):
             continue  # somebody else may read what it overwrites
-        if follows:
+        if follows and not isinstance(module, Hypersphere):  # which needs x with its graph: its slope depends on it
             found[-1].append(node)
         else:
             found.append([node])
