@@ -197,6 +197,12 @@ def test_a_device_that_cannot_be_used(estimator: Any, device: Any, data: Any) ->
         clone(estimator).set_params(device=device).fit(*data)
 
 
+def test_a_metric_learned_on_other_features_is_refused(data: Any) -> None:
+    x, y = data
+    with pytest.raises(ValueError, match=r"^ARML was fitted with 2 features but X has 5$"):
+        MahalanobisKNN(FrozenEstimator(clone(QUICK["arml"]).fit(x[:, :2], y)), device="cpu").fit(x, y)
+
+
 def test_numbers_of_numpy_are_numbers(data: Any) -> None:
     knn = MahalanobisKNN(ITML(max_iter=np.int32(2), gamma=np.float32(1)), n_neighbors=np.int64(3)).fit(*data)
     assert knn.predict(data[0]).shape == (90,)

@@ -160,8 +160,16 @@ def test_bad_settings_are_refused_in_one_sentence(settings, message, library):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(("size", "given"), [("embedding_size", 64), ("num_classes", 2)])
+def test_sizes_that_do_not_fit_the_model_are_refused_in_one_sentence(size, given, library, rng):
+    method = proxies(settings=SETTINGS | {size: given})
+    with pytest.raises(ValueError, match=f"^Proxies has {size} = {given} but this model needs 3; change its settings$"):
+        method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+
+
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    for name in ("pytorch_metric_learning", "pytorch_metric_learning.losses"):  # imported already where it is installed
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"ContrastiveLoss needs the package pytorch-metric-learning, .*metric\]'$"):
         Metric(method=Plain())
 

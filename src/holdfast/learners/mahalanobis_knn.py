@@ -74,4 +74,7 @@ def _learned(metric: Any, points: Array, y: Any) -> Array:
     if not hasattr(fitted, "components_"):
         raise ValueError(f"metric is {type(metric).__name__}, which learns no components_, but must be {KNOWN}")
     found: Array = fitted.components_
+    if found.shape[1] != points.shape[1]:
+        name = type(getattr(metric, "estimator", metric)).__name__  # the one that is frozen
+        raise ValueError(f"{name} was fitted with {found.shape[1]} features but X has {points.shape[1]}")
     return found

@@ -65,8 +65,16 @@ class Metric(nn.Module):
         last_seen(terms)
         features = torch.cat([out.features for out in terms.seen])
         y = batch.y.repeat(len(terms.seen))
+        self._check_sizes(features.shape[1], terms.seen[-1].logits.shape[1])
         value: Tensor = self.term(features, y, None if self.mine is None else self.mine(features, y))
         return Terms(terms.total + self.weight * value, {**terms.parts, "metric": value}, terms.cost, terms.seen)
+
+    def _check_sizes(self, width: int, classes: int) -> None:
+        """Refuse proxies made for other features or classes, by the names that all losses of the library have."""
+        for name, needed in (("embedding_size", width), ("num_classes", classes)):
+            given = (self.settings or {}).get(name, needed)
+            if given != needed:
+                raise ValueError(f"{self.loss} has {name} = {given} but this model needs {needed}; change its settings")
 
 
 def _library(part: str, name: str) -> ModuleType:
