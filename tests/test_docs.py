@@ -151,3 +151,12 @@ def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.Mo
             cli.main()
     assert [plan.model for plan in plans] == ["torchvision:resnet50", "layout:trades"]
     assert (plans[0].size, plans[0].std, plans[0].evaluate.samples) == ((256, 224), (0.229, 0.224, 0.225), 1000)
+
+
+@pytest.mark.parametrize(
+    "page", sorted(ROOT.glob("docs/**/*.md")) + sorted(ROOT.glob("*.md")), ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    inside = [target for target in targets if "://" not in target]
+    assert [target for target in inside if not (page.parent / target).exists()] == []

@@ -103,7 +103,7 @@ QUICK = Budget(
             judged=500,
             judged_steps=20,
             undefended=1000,
-            ablated=1000,
+            ablated=512,
         ),
         "lenet": Sizes(
             train=500,
