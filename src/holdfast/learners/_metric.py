@@ -87,6 +87,15 @@ def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array,
     return points, labels, classes
 
 
+def paired(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array, Array]:
+    """As :func:`labelled`, and refused where no class has two points, which a metric could bring together."""
+    points, labels, classes = labelled(learner, points, y)
+    if np.bincount(labels).max() < 2:
+        name = type(learner).__name__
+        raise ValueError(f"every class has one point, but {name} needs pairs of one class; add points")
+    return points, labels, classes
+
+
 def centred(points: Array) -> Tensor:
     """The points in float32 around their mean: no metric sees where they lie, but float32 does."""
     return torch.from_numpy((points - points.mean(0)).astype(np.float32))

@@ -19,7 +19,7 @@ from holdfast.learners._metric import (
     Supervised,
     centred,
     chosen_device,
-    labelled,
+    paired,
     positive,
     tolerance,
     whole,
@@ -80,9 +80,7 @@ class ARML(Supervised):
         if self.tol is not None:
             tolerance(self.tol)
         loss, device = _named(self.loss), chosen_device(self.device)
-        points, labels, _ = labelled(self, X, y)
-        if np.bincount(labels).max() < 2:
-            raise ValueError("every class has one point, but a triplet needs two points of one class; add points")
+        points, labels, _ = paired(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
         x = centred(points)[classes.order].to(device)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))

@@ -17,8 +17,8 @@ from holdfast.learners._metric import (
     Supervised,
     chosen_device,
     factor,
-    labelled,
     number,
+    paired,
     positive,
     tolerance,
     whole,
@@ -66,9 +66,7 @@ class ITML(Supervised):
         if self.n_constraints is not None:
             whole(n_constraints=self.n_constraints)
         device = chosen_device(self.device)
-        points, labels, classes = labelled(self, X, y)
-        if np.bincount(labels).max() < 2:
-            raise ValueError("every class has one point, but ITML needs pairs of one class; add points")
+        points, labels, classes = paired(self, X, y)
         random = check_random_state(self.random_state)
         many = self.n_constraints if self.n_constraints is not None else 20 * len(classes) ** 2
         near, apart = same_class(labels, many, random), other_class(labels, many, random)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
@@ -20,8 +19,8 @@ from holdfast.learners._metric import (
     Supervised,
     centred,
     chosen_device,
-    labelled,
     number,
+    paired,
     tolerance,
     whole,
 )
@@ -68,9 +67,7 @@ class LMNN(Supervised):
         if not (number(self.pull) and 0 < self.pull < 1):
             raise ValueError(f"pull is {self.pull!r} but must lie between 0 and 1")
         device = chosen_device(self.device)
-        points, labels, _ = labelled(self, X, y)
-        if np.bincount(labels).max() < 2:
-            raise ValueError("every class has one point, but LMNN needs pairs of one class; add points")
+        points, labels, _ = paired(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
         x = centred(points)[classes.order].to(device)
         objective = Objective(x, classes, self.n_neighbors, self.pull, self.max_impostors)
