@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from holdfast.models.batch_norm import Averages, Statistics, given, own
+
 
 class Noted(NamedTuple):
-    """A batch norm, and the mean and variance of the batch that it saw; both carry gradients."""
+    """A batch norm, and the statistics of the batch that it saw."""
 
     norm: _BatchNorm
-    mean: Tensor
-    variance: Tensor
+    statistics: Statistics
 
 
 @contextmanager
@@ -28,11 +28,11 @@ def noting(model: nn.Module) -> Iterator[list[Noted]]:
 
     def noted(norm: _BatchNorm) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            x = x.to(cast(Tensor, norm.running_mean).dtype)  # statistics keep their digits where x has fewer
-            variance, mean = torch.var_mean(x, _axes(x), correction=0)
-            notes[norm] = Noted(norm, mean, variance)
-            _move_averages(norm, x, mean.detach(), variance.detach())
-            return _normalized(notes[norm], x)
+            averages = _moving(norm)
+            x = x.to(averages.mean.dtype)  # statistics keep their digits where x has fewer
+            y, statistics = own(x, norm.weight, norm.bias, averages, norm.eps)
+            notes[norm] = Noted(norm, statistics)
+            return y
 
         return forward
 
@@ -51,7 +51,8 @@ def reusing(notes: list[Noted]) -> Iterator[None]:
     kept = [(note.norm, note.norm.running_mean, note.norm.running_var) for note in notes]
     try:
         for note in notes:
-            note.norm.running_mean, note.norm.running_var = note.mean.detach(), note.variance.detach()
+            mean, steepness = (tensor.detach() for tensor in note.statistics)
+            note.norm.running_mean, note.norm.running_var = mean, steepness.pow(-2) - note.norm.eps
         with _forwards({note.norm: _reused(note) for note in notes}):
             yield
     finally:
@@ -61,7 +62,7 @@ def reusing(notes: list[Noted]) -> Iterator[None]:
 
 def _reused(note: Noted) -> Callable[[Tensor], Tensor]:
     # a function, not a partial: folding copies the model, and the note's tensors, which carry gradients, refuse that
-    return lambda x: _normalized(note, x)
+    return lambda x: given(x, note.norm.weight, note.norm.bias, note.statistics)
 
 
 @contextmanager
@@ -76,26 +77,9 @@ def _forwards(replaced: dict[_BatchNorm, Callable[[Tensor], Tensor]]) -> Iterato
             vars(norm).pop("forward", None)
 
 
-def _axes(x: Tensor) -> list[int]:
-    return [axis for axis in range(x.ndim) if axis != 1]
-
-
-def _normalized(note: Noted, x: Tensor) -> Tensor:
-    """One product and one sum over the map; torch's own function knows no gradient for given statistics."""
-    shape = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
-    scale = torch.rsqrt(note.variance + note.norm.eps)
-    scale = scale if note.norm.weight is None else scale * note.norm.weight
-    shift = -note.mean * scale
-    shift = shift if note.norm.bias is None else shift + note.norm.bias
-    return torch.addcmul(shift.reshape(shape), x, scale.reshape(shape))
-
-
-@torch.no_grad()
-def _move_averages(norm: _BatchNorm, x: Tensor, mean: Tensor, variance: Tensor) -> None:
-    """What torch's batch norm does to its averages in a training pass."""
+def _moving(norm: _BatchNorm) -> Averages:
+    """The averages of a batch norm, as its training pass moves them."""
     count = cast(Tensor, norm.num_batches_tracked)
     count += 1
     share = 1 / float(count) if norm.momentum is None else norm.momentum
-    n = x.numel() // x.shape[1]
-    cast(Tensor, norm.running_mean).lerp_(mean, share)
-    cast(Tensor, norm.running_var).lerp_(variance * n / max(1, n - 1), share)
+    return Averages(cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var), share)
