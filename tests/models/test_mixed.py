@@ -110,7 +110,7 @@ def test_statistics_are_noted_with_all_their_digits(net: Classifier, x: Tensor) 
     handle.remove()
     assert seen[0].dtype == torch.bfloat16
     mean = seen[0].double().mean((0, 2, 3))
-    assert torch.allclose(notes[0].mean.double(), mean, rtol=1e-5, atol=1e-7)
+    assert torch.allclose(notes[0].statistics.mean.double(), mean, rtol=1e-5, atol=1e-7)
     assert norm.running_mean is not None
     assert torch.allclose(norm.running_mean.double(), 0.1 * mean, rtol=1e-5, atol=1e-7)
     with reusing(notes):

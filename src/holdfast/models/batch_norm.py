@@ -80,7 +80,7 @@ class _Back(torch.autograd.Function):
         return of_x, of_weight, of_bias
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None, by_bias: Tensor | None) -> Any:
         x, factor, mean, steepness, of_x, of_weight = ctx.saved_tensors
         n = _count(x)

@@ -51,8 +51,8 @@ def reusing(notes: list[Noted]) -> Iterator[None]:
     kept = [(note.norm, note.norm.running_mean, note.norm.running_var) for note in notes]
     try:
         for note in notes:
-            mean, steepness = (tensor.detach() for tensor in note.statistics)
-            note.norm.running_mean, note.norm.running_var = mean, steepness.pow(-2) - note.norm.eps
+            centre, steepness = (tensor.detach() for tensor in note.statistics)
+            note.norm.running_mean, note.norm.running_var = centre, steepness.pow(-2) - note.norm.eps
         with _forwards({note.norm: _reused(note) for note in notes}):
             yield
     finally:
@@ -62,7 +62,8 @@ def reusing(notes: list[Noted]) -> Iterator[None]:
 
 def _reused(note: Noted) -> Callable[[Tensor], Tensor]:
     # a function, not a partial: folding copies the model, and the note's tensors, which carry gradients, refuse that
-    return lambda x: given(x, note.norm.weight, note.norm.bias, note.statistics)
+    norm, statistics = note
+    return lambda x: given(x.to(statistics.mean.dtype), norm.weight, norm.bias, statistics)
 
 
 @contextmanager
