@@ -5,6 +5,7 @@ direction for a gradient, and a random ``sample`` of the ball. Perturbations are
 """
 
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -248,11 +249,15 @@ class Threat:
 
     def sample(self, x: Tensor, rng: Rng) -> Tensor:
         """A random point of the threat around x: uniform in the ball, then projected."""
+        return self.project(self.drawn(x, rng), x)
+
+    def drawn(self, x: Tensor, rng: Rng) -> Tensor:
+        """A random point, uniform in the ball around x, that may lie outside the box."""
         if self.eps == torch.inf:
             raise ValueError(
                 "eps is infinite, so no point can be drawn from the ball; give a finite eps or no random start"
             )
-        return self.project(x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng), x)
+        return x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng)
 
     def contains(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """(b,) whether each point is finite, in the box and within eps of x."""
@@ -264,11 +269,14 @@ class Threat:
         """Refuse inputs that are not numbers or lie outside the box."""
         if not x.is_floating_point():
             raise ValueError(f"x has type {x.dtype} but attacks need floating point; divide images by 255 first")
-        if x.numel() and not x.isfinite().all():
+        if not x.numel():
+            return
+        least, most = (bound.item() for bound in x.aminmax())  # both are NaN where x holds one
+        if not (isfinite(least) and isfinite(most)):
             raise ValueError("x holds NaN or infinite values; clean the data before attacking")
-        if x.numel() and (x.min() < self.low or x.max() > self.high):
+        if least < self.low or most > self.high:
             raise ValueError(
-                f"x spans [{x.min():.3g}, {x.max():.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
+                f"x spans [{least:.3g}, {most:.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
                 "put normalization inside the model and pass raw inputs"
             )
 

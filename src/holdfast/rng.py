@@ -24,13 +24,14 @@ def _signed(value: int) -> int:
 
 
 def _shift(bits: Tensor, by: int) -> Tensor:
-    return (bits >> by) & ((1 << (64 - by)) - 1)  # torch shifts arithmetically; the mask makes it logical
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)  # torch shifts arithmetically; the mask makes it logical
 
 
 def _mix(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shift(bits, 30)) * _signed(_FIRST)
-    bits = (bits ^ _shift(bits, 27)) * _signed(_SECOND)
-    return bits ^ _shift(bits, 31)
+    """SplitMix64's mixing of numbers that nobody else reads: they are overwritten."""
+    bits.bitwise_xor_(_shift(bits, 30)).mul_(_signed(_FIRST))
+    bits.bitwise_xor_(_shift(bits, 27)).mul_(_signed(_SECOND))
+    return bits.bitwise_xor_(_shift(bits, 31))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +65,8 @@ class Rng:
         keep = 52 if like.dtype == torch.float64 else 23
         whole = _shift(self._bits(like), 64 - keep)
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
-        u = ((whole.to(exact) + 0.5) / (1 << keep)).to(like.dtype)
-        return u.clamp_max(1 - torch.finfo(like.dtype).eps / 2).reshape(like.shape)  # half precision would round to 1
+        u = whole.to(exact).add_(0.5).div_(1 << keep).to(like.dtype)
+        return u.clamp_max_(1 - torch.finfo(like.dtype).eps / 2).reshape(like.shape)  # half precision would round to 1
 
     def normal(self, like: Tensor) -> Tensor:
         """Standard normal numbers, of the shape, type and device of ``like``."""

@@ -89,7 +89,7 @@ class Ascent:
     def _move(self, active: "_Active", grad: Tensor, loss: Tensor) -> "_Active":
         point = Point(active.x, active.x_adv, grad, loss, active.t, self.threat)
         x_adv, state = self.rule.move(point, active.state)
-        x_adv = x_adv.clamp_(*active.corners) if active.corners else self.threat.project(x_adv, active.x)
+        x_adv = _inside(self.threat, x_adv, active.x, active.corners)
         return replace(active, x_adv=x_adv, state=state, t=active.t + 1, left=active.left - 1)
 
 
@@ -194,15 +194,21 @@ class _Board:
         return ids
 
     def _begin(self, ids: Tensor) -> _Active:
-        x, rows = self.x[ids], self.rows.take(ids)
-        x_adv, rng = x.clone(), self.rng.fork("start").at(rows.index).at(self.tries[ids])
-        if self.plan.start == "random":
-            x_adv = self.plan.threat.sample(x, rng)
-        if self.plan.start == "near":
-            x_adv = self.plan.threat.project(x + _NEAR * rng.normal(x), x)
-        t = torch.zeros(len(ids), dtype=torch.int64, device=x.device)
-        corners, state = self.plan.threat.corners(x) or (), self.plan.rule.begin(x_adv)
+        x, rows, threat = self.x[ids], self.rows.take(ids), self.plan.threat
+        corners = threat.corners(x) or ()
+        if self.plan.start == "clean":
+            x_adv = x.clone()
+        else:
+            rng = self.rng.fork("start").at(rows.index).at(self.tries[ids])
+            x_adv = threat.drawn(x, rng) if self.plan.start == "random" else x + _NEAR * rng.normal(x)
+            x_adv = _inside(threat, x_adv, x, corners)
+        t, state = torch.zeros(len(ids), dtype=torch.int64, device=x.device), self.plan.rule.begin(x_adv)
         return _Active(ids, x, x_adv, corners, rows, state, t, self.plan.steps)
+
+
+def _inside(threat: Threat, x_adv: Tensor, x: Tensor, corners: tuple[Tensor, ...]) -> Tensor:
+    """The nearest point of the threat around x; x_adv is overwritten where that is clipping between known corners."""
+    return x_adv.clamp_(*corners) if corners else threat.project(x_adv, x)
 
 
 def gradient(loss: Tensor, x: Tensor) -> Tensor:
