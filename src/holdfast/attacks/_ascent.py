@@ -7,6 +7,7 @@ shares a batch with.
 """
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal, get_args
 
 import torch
@@ -62,7 +63,8 @@ class Ascent:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
         check(x, rows, self.threat)
-        with crafting(model, rng) as view, torch.inference_mode(False), torch.enable_grad():
+        passes = self.steps * ceil(len(x) / _micro.size())
+        with crafting(model, rng, passes) as view, torch.inference_mode(False), torch.enable_grad():
             board = _Board(self, x.detach(), rows, rng)
             active = board.begin()
             while active is not None:
@@ -222,8 +224,8 @@ def gradient(loss: Tensor, x: Tensor) -> Tensor:
             "the loss does not depend on the input through autograd, so there is no gradient to follow; "
             "check the model for .detach(), no_grad or a non-differentiable step, or use a gradient-free attack"
         )
-    # sum, not mean: a sample's gradient must not depend on the batch size
-    (grad,) = torch.autograd.grad(loss.sum(), x)
+    # of the sum, not the mean: a sample's gradient must not depend on the batch size
+    (grad,) = torch.autograd.grad(loss, x, torch.ones_like(loss))
     return torch.nan_to_num_(grad, nan=0.0)
 
 

@@ -52,11 +52,16 @@ def _seed(seed: int, devices: list[torch.device]) -> None:
 
 
 @contextmanager
-def crafting(model: nn.Module, rng: Rng) -> Iterator[Model]:
-    """The frozen model in its fastest sound form, for crafting only: the judge asks the model itself."""
+def crafting(model: nn.Module, rng: Rng, passes: int = 1) -> Iterator[Model]:
+    """The frozen model in its fastest sound form, for crafting only: the judge asks the model itself.
+
+    ``passes`` is about how many there will be: what takes time to prepare is prepared only for many.
+    """
     model = unwrapped(model)
     with frozen(model, rng) as view:
         fast = _fastest(model)
+        if not isinstance(fast, str):
+            fast.prepare(passes)
         yield view if isinstance(fast, str) else _Fast(model, view, fast)
 
 
@@ -108,7 +113,6 @@ class _Fast:
         self._model, self._view = model, view
         self._fast: folding.Folded | None = fast
         self._checked = False
-        fast.refresh()
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
         """Features and logits of one pass."""

@@ -4,6 +4,7 @@ A network is traced once (torch.fx) and its folded weights are computed anew eac
 it too. Where the graph does not allow it the network is used as it is, and the reason is kept.
 """
 
+from collections.abc import Collection
 from copy import deepcopy
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -15,6 +16,8 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from holdfast.models import runs
 from holdfast.models.classifier import Classifier
+from holdfast.models.packed import OFTEN
+from holdfast.models.unchanged import Unchanged
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Pair = tuple[Layer, _BatchNorm, Layer]
@@ -41,6 +44,11 @@ class Folded:
     ) -> None:
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
+        made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
+        read = [module for run in joined for module in run.weighted if id(module) not in made]
+        folded = [module for layer, norm, _ in pairs for module in (layer, norm)]
+        self._sources = [*folded, *(source for source, _ in copies), *read]
+        self._unchanged = Unchanged()
         images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)  # they take pixels with channels together
         self._layout = torch.channels_last if images else torch.contiguous_format
 
@@ -50,8 +58,14 @@ class Folded:
         return self._dtype != torch.bfloat16
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Fold the weights the network has now; milliseconds, so nothing tries to guess whether they changed."""
+    def prepare(self, passes: int) -> None:
+        """Get ready for so many passes with the weights the network has now."""
+        if not self._unchanged([tensor for module in self._sources for tensor in _tensors(module)]):
+            self._refresh()
+        for run in self._runs:
+            run.pack(passes >= OFTEN)  # by the call alone, so that a run that was stopped goes on with the same bits
+
+    def _refresh(self) -> None:
         for layer, norm, target in self._pairs:
             mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
             scale = norm.weight / (variance + norm.eps).sqrt()
@@ -120,7 +134,8 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
         return "it has no batch norm"
     if not isinstance(model, Classifier) and hasattr(model, "outputs"):
         return "it has outputs of its own"
-    root = _Both(model) if isinstance(model, Classifier) else model
+    kept = [model.head] if lowered and isinstance(model, Classifier) and isinstance(model.head, nn.Linear) else []
+    root = _Both(model, bool(kept)) if isinstance(model, Classifier) else model
     traced = _trace(root)
     if isinstance(traced, str):
         return traced
@@ -130,7 +145,7 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     pairs = [_replace(graph, layer, norm, dtype) for layer, norm in _foldable(graph)]
     if not pairs and not lowered:
         return "no batch norm follows a layer directly"
-    copies = _lower(graph, pairs, dtype) if lowered else []
+    copies = _lower(graph, [*kept, *(target for *_, target in pairs)], dtype) if lowered else []
     if not isinstance(model, Classifier):
         _open(graph)
     joined = runs.join(graph)
@@ -175,14 +190,18 @@ def _state(model: nn.Module) -> list[object]:
 
 
 class _Both(nn.Module):
-    """A classifier after its normalization that gives features and logits, for tracing."""
+    """A classifier after its normalization that gives features and logits, for tracing.
 
-    def __init__(self, model: Classifier) -> None:
+    Where the encoder alone is lowered, features are raised again: a product with ten classes costs more in bfloat16,
+    and logits keep their digits.
+    """
+
+    def __init__(self, model: Classifier, raised: bool) -> None:
         super().__init__()
-        self.encoder, self.head = model.encoder, model.head
+        self.encoder, self.head, self._raised = model.encoder, model.head, raised
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.encoder(x)
+        features = self.encoder(x).float() if self._raised else self.encoder(x)
         return features, self.head(features)
 
 
@@ -227,9 +246,9 @@ def _replace(graph: fx.GraphModule, layer: fx.Node, norm: fx.Node, dtype: torch.
     return old, batch_norm, target
 
 
-def _lower(graph: fx.GraphModule, pairs: list[Pair], dtype: torch.dtype) -> list[Copy]:
-    """Give every other layer with tensors a copy of a lower type."""
-    done = {id(target) for *_, target in pairs}
+def _lower(graph: fx.GraphModule, others: Collection[nn.Module], dtype: torch.dtype) -> list[Copy]:
+    """Give every layer with tensors but those others a copy of a lower type."""
+    done = {id(other) for other in others}
     twins: dict[int, Copy] = {}
     for node in graph.graph.nodes:
         module = _module(graph, node) if node.op == "call_module" else None

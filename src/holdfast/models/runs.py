@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from holdfast.losses.metric import length
+from holdfast.models import blocks
 from holdfast.models.heads.hypersphere import Hypersphere
+from holdfast.models.packed import Packed, worth_packing
 
 _aten = torch.ops.aten
 _PLAIN = (nn.Linear, Hypersphere, nn.ReLU, nn.AvgPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
@@ -40,11 +42,22 @@ class Run(nn.Module):
         """The output of the last layer."""
         return cast(Tensor, _Pass.apply(x, self.layers))  # type: ignore[no-untyped-call]
 
+    @property
+    def weighted(self) -> list[nn.Module]:
+        """The modules of whose weights something is made that serves all passes."""
+        return [layer.module for layer in self.layers if isinstance(layer, _Linear | _Sphere | _Conv)]
+
     def refresh(self) -> None:
-        """Work out anew what was made of the weights."""
+        """Make anew what is made of the weights."""
         for layer in self.layers:
-            if isinstance(layer, _Sphere):
+            if isinstance(layer, _Linear | _Sphere | _Conv):
                 layer.refresh()
+
+    def pack(self, wanted: bool) -> None:
+        """Multiply with packed weights from now on, or with plain ones."""
+        for layer in self.layers:
+            if isinstance(layer, _Linear):
+                layer.pack(wanted)
 
 
 class _Pass(torch.autograd.Function):
@@ -83,15 +96,31 @@ class _Linear:
 
     def __init__(self, module: nn.Linear, relu: bool) -> None:
         self.module, self.relu = module, relu
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.known: Packed | None = None  # made when it is first wanted
+        self.packed: Packed | None = None
+
+    def pack(self, wanted: bool) -> None:
+        if wanted and self.known is None and worth_packing(self.module.weight):
+            self.known = Packed(self.module.weight)
+        self.packed = self.known if wanted else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        y = F.linear(x, self.module.weight, self.module.bias)
-        return (y.relu_(), (y,)) if self.relu else (y, ())
+        if self.packed is not None:
+            y = self.packed.there(x, self.module.bias, self.relu)
+        else:
+            y = F.linear(x, self.module.weight, self.module.bias)
+            y = y.relu_() if self.relu else y
+        return y, ((y,) if self.relu else ())
 
     def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
         if kept:
             grad = _where_positive(grad, kept[0], own)
-        return grad @ self.module.weight
+        if self.packed is None or torch.is_grad_enabled():
+            return grad @ self.module.weight
+        return self.packed.back(grad)
 
 
 class _Sphere:
@@ -129,6 +158,12 @@ class _Conv:
 
     def __init__(self, module: nn.Conv2d, relu: bool) -> None:
         self.module, self.relu = module, relu
+        self.side = blocks.side(module)
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        self.blocks = blocks.kernel(self.module.weight, self.side) if self.side > 1 else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         m = self.module
@@ -141,6 +176,9 @@ class _Conv:
             grad = _where_positive(grad, kept[1], own)
         if x.ndim == 3:  # one image without a batch
             grad, x = grad[None], x[None]
+        if self.blocks is not None and x.shape[2] % self.side == x.shape[3] % self.side == 0:
+            found = blocks.image_gradient(grad, self.blocks, m, self.side)
+            return found if kept[0].ndim == 4 else found[0]
         shape = (m.stride, m.padding, m.dilation, False, [0], m.groups)
         found, *_ = _aten.convolution_backward(grad, x, m.weight, None, *shape, [True, False, False])
         return cast(Tensor, found if kept[0].ndim == 4 else found[0])
