@@ -16,7 +16,9 @@ from holdfast.models.mixed import Mixed
 from holdfast.rng import Rng
 
 _unsound: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why the last use gave up a model's folded form
-_CHECKED = 4  # samples on which a folded model must agree with the model itself, each time it is used
+_CHECKED = (
+    2  # samples on which a folded model must agree with the model itself, each time it is used: few, as it is slow
+)
 
 
 @contextmanager

@@ -175,7 +175,7 @@ class _Tracer(fx.Tracer):
     """Sees a linear layer of any kind as one: the input of the last one is the features."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, nn.Linear | runs.Raised) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _state(model: nn.Module) -> list[object]:
@@ -198,10 +198,11 @@ class _Both(nn.Module):
 
     def __init__(self, model: Classifier, raised: bool) -> None:
         super().__init__()
-        self.encoder, self.head, self._raised = model.encoder, model.head, raised
+        self.encoder, self.head = model.encoder, model.head
+        self.between = runs.Raised() if raised else nn.Identity()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.encoder(x).float() if self._raised else self.encoder(x)
+        features = self.between(self.encoder(x))
         return features, self.head(features)
 
 
