@@ -15,10 +15,11 @@ from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import Times, interleaved
 from holdfast import PGD, Rng
 from holdfast.attacks import _micro
-from holdfast.models import folding, runs
+from holdfast.models import blocks, folding, runs
+from holdfast.models.unchanged import Unchanged
 
 _MICRO = (32, 64, 128, 256, 512)
-_HUGE = 1 << 30
+_HUGE, _SMALL = 1 << 30, 50
 
 _made: dict[str, WeakKeyDictionary[Any, Any]] = {}
 
@@ -26,8 +27,8 @@ Off = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """A name of a module with another value, for the time of the context."""
+def replaced(module: ModuleType | type, name: str, value: object) -> Iterator[None]:
+    """A name of a module or class with another value, for the time of the context."""
     before = getattr(module, name)  # a name that is gone is an error here, not a silent ablation of nothing
     setattr(module, name, value)
     try:
@@ -52,6 +53,12 @@ def otherwise(name: str, module: ModuleType, value: object) -> Iterator[None]:
 no_channels_last = partial(otherwise, "channels_last", torch, torch.contiguous_format)
 # every layer is a node of autograd's graph
 no_runs = partial(otherwise, "join", runs, lambda graph: [])
+# weights of linear layers stay in their plain order
+no_packing = partial(otherwise, "worth_packing", runs, lambda weight: False)
+# the gradient of images is computed pixel by pixel
+no_blocks = partial(otherwise, "side", blocks, lambda conv: 1)
+# weights are folded in every call
+no_memory = partial(replaced, Unchanged, "__call__", lambda self, tensors: False)
 
 
 def ablation(bench: Bench, name: str) -> dict[str, Any]:
@@ -64,6 +71,7 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     worst = partial(_run, plain, x, y, subject, sizes.timed_steps, "worst")
     full = {"as it is": partial(last, nullcontext), "no folding": partial(last, no_folding)}
     full |= {"no channels-last": partial(last, no_channels_last), "no runs": partial(last, no_runs)}
+    full |= {"no packing": partial(last, no_packing), "no blocks of pixels": partial(last, no_blocks)}
     full |= {f"micro-batch {size}": partial(last, partial(_micro.micro, size)) for size in _MICRO}
     early = {
         "as it is": partial(fooled, nullcontext),
@@ -71,8 +79,11 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
         "nobody takes the place of who left": partial(_apart, plain, x, y, subject, sizes.timed_steps),
         "all samples in one batch": partial(fooled, partial(_micro.micro, _HUGE)),
     }
+    small = partial(_run, defended, x[:_SMALL], y[:_SMALL], subject, sizes.timed_steps, "last")
+    few = {"as it is": partial(small, nullcontext), "no packing": partial(small, no_packing)}
+    few |= {"no memory of folded weights": partial(small, no_memory)}
     rows, failed = [], {}
-    for model, calls in (("defended, full cost", full), ("undefended", early)):
+    for model, calls in (("defended, full cost", full), (f"defended, {_SMALL} samples", few), ("undefended", early)):
         times = interleaved(calls, bench.budget.repeats)
         rows += [{"model": model, "what": what, **_worth(times, what)} for what in times.seconds]
         failed |= times.failed

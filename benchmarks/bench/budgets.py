@@ -29,7 +29,7 @@ class Budget:
     sizes: Mapping[str, Sizes]
     batches: tuple[int, ...] = (50, 250)
     train_batches: tuple[int, ...] = (50, 128)
-    train_steps: int = 10  # crafting steps of the timed training step
+    train_steps: int = 10  # crafting steps of timed training steps, where they are not the published ones
     memory: tuple[int, ...]
     seeds: tuple[int, ...]
     seed_train: int  # samples that the models of figure 5 see per epoch

@@ -28,11 +28,14 @@ WARMUP = 0.35
 
 @dataclass(frozen=True)
 class Subject:
-    """A network, the threat it is trained against, and the data sets to look for, the best first."""
+    """A network, the threat it is trained against, the crafting steps that adversarial training has on such data in
+    Mao et al. 2019, and the data sets to look for, the best first.
+    """
 
     name: str
     encoder: str
     eps: float
+    published: int
     shape: tuple[int, ...]
     sources: tuple[str, ...]
 
@@ -45,9 +48,9 @@ class Subject:
 SUBJECTS = {
     subject.name: subject
     for subject in (
-        Subject("mlp", "mlp", 0.3, (1, 28, 28), ("mnist", "digits")),
-        Subject("lenet", "lenet", 0.1, (1, 28, 28), ("mnist", "digits")),
-        Subject("conv", "convnet", 8 / 255, (3, 32, 32), ("cifar10", "fashion-mnist", "digits")),
+        Subject("mlp", "mlp", 0.3, 40, (1, 28, 28), ("mnist", "digits")),
+        Subject("lenet", "lenet", 0.1, 40, (1, 28, 28), ("mnist", "digits")),
+        Subject("conv", "convnet", 8 / 255, 7, (3, 32, 32), ("cifar10", "fashion-mnist", "digits")),
     )
 }
 

@@ -36,7 +36,7 @@ EXPECTED = {
 
 @pytest.fixture
 def chosen():
-    return defences.methods(Subject("toy", "mlp", 0.1, (6,), ("toy",)), 4)
+    return defences.methods(Subject("toy", "mlp", 0.1, 2, (6,), ("toy",)), 4)
 
 
 @pytest.fixture
