@@ -15,7 +15,7 @@ from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import Times, interleaved
 from holdfast import PGD, Rng
 from holdfast.attacks import _micro
-from holdfast.models import blocks, folding, runs
+from holdfast.models import blocks, folding, layers, runs
 from holdfast.models.unchanged import Unchanged
 
 _MICRO = (32, 64, 128, 256, 512)
@@ -54,7 +54,7 @@ no_channels_last = partial(otherwise, "channels_last", torch, torch.contiguous_f
 # every layer is a node of autograd's graph
 no_runs = partial(otherwise, "join", runs, lambda graph: [])
 # weights of linear layers stay in their plain order
-no_packing = partial(otherwise, "worth_packing", runs, lambda weight: False)
+no_packing = partial(otherwise, "worth_packing", layers, lambda weight: False)
 # the gradient of images is computed pixel by pixel
 no_blocks = partial(otherwise, "side", blocks, lambda conv: 1)
 # weights are folded in every call

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from holdfast import PGD, Classifier, LInf, Rng, Threat, arithmetic
-from holdfast.models import folding, packed, runs
+from holdfast.models import folding, layers, packed
 from holdfast.models.crafting import crafting
+from holdfast.models.layers import Linear
 
 pytestmark = pytest.mark.skipif(
     not packed.worth_packing(torch.zeros(1 << 9, 1 << 9)), reason="this torch has no oneDNN to pack for"
@@ -45,10 +46,10 @@ def network() -> Classifier:
     return Classifier(encoder, nn.Linear(512, 4)).eval()
 
 
-def layers(model) -> list[runs._Linear]:
+def linear(model) -> list[Linear]:
     made = folding.folded(model)
     assert isinstance(made, folding.Folded)
-    return [layer for run in made._runs for layer in run.layers if isinstance(layer, runs._Linear)]
+    return [layer for run in made._runs for layer in run.layers if isinstance(layer, Linear)]
 
 
 def outputs(model, x, passes):
@@ -63,9 +64,9 @@ def outputs(model, x, passes):
 def test_a_packed_network_gives_the_same_up_to_second_derivatives() -> None:
     model, x = network(), torch.rand(6, 1, 8, 8)
     plain = outputs(model, x, 1)
-    assert [layer.packed for layer in layers(model)] == [None, None, None]
+    assert [layer.packed for layer in linear(model)] == [None, None, None]
     full = outputs(model, x, packed.OFTEN)
-    assert [layer.packed is not None for layer in layers(model)] == [False, True, False]
+    assert [layer.packed is not None for layer in linear(model)] == [False, True, False]
     for a, b in zip(full, plain, strict=True):
         agree(a, b.detach())
 
@@ -101,5 +102,5 @@ def test_a_weight_is_packed_once_for_all_calls(monkeypatch) -> None:
     model, x = network(), torch.rand(6, 1, 8, 8)
     outputs(model, x, packed.OFTEN)
     outputs(model, x, packed.OFTEN)  # from now on contents are compared
-    monkeypatch.setattr(runs, "Packed", lambda weight: pytest.fail("packed again"))
+    monkeypatch.setattr(layers, "Packed", lambda weight: pytest.fail("packed again"))
     outputs(model, x, packed.OFTEN)

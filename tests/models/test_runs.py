@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from holdfast import Hypersphere
 from holdfast.models import runs
+from holdfast.models.heads.linear import Linear
 
 IMAGE = st.sampled_from(
     [
@@ -73,6 +74,99 @@ def test_layers_of_any_kind_in_any_order(layers, seed, last) -> None:
     wide = nn.Sequential(*net).double().eval()(x.clone()).flatten(1).shape[1]
     tail = nn.Flatten(), nn.Linear(wide, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
     same(nn.Sequential(*net, *tail).double().eval(), x)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("batch", [True, False])
+def test_images_of_few_channels(channels, last, batch) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, channels, 8, 12, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    net = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 3), nn.ReLU())
+    same(net.double().eval(), x if batch else x[0])
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_kernels_that_see_all_of_an_image(last, bias) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    layers = nn.Conv2d(3, 6, (5, 4), stride=2, bias=bias), nn.ReLU(), nn.Conv2d(6, 5, 1), nn.Flatten(), nn.Linear(5, 3)
+    net = nn.Sequential(*layers).double().eval()
+    same(net, x)
+    same(nn.Sequential(net[0], net[1]), x[0])
+
+
+class Features(nn.Module):
+    """Gives features beside the logits, as they are or flat."""
+
+    def __init__(self, head: nn.Module, relu: bool, flat: bool) -> None:
+        super().__init__()
+        last = [nn.ReLU()] if relu else []
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 5), *last)
+        self.head, self.flat = head, flat
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.encoder(x)
+        logits = self.head(features)
+        return torch.flatten(features, 1) if self.flat else features, logits
+
+
+@pytest.mark.parametrize("head", [Linear(5, 3), nn.Linear(5, 3, bias=False), Hypersphere(5, 3)])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0)])
+def test_one_run_gives_features_and_logits(head, relu, flat, weights) -> None:
+    torch.manual_seed(0)
+    net = Features(head, relu, flat).double().eval().requires_grad_(False)
+    graph, found = joined(net)
+    assert [run.tap for run in found] == [len(found[0].layers) - 1]
+    x, results = torch.randn(4, 2, 4, dtype=torch.float64, requires_grad=True), []
+    for model in (net, graph):
+        out = model(x)
+        value = sum(weight * part.sin().square().sum() for weight, part in zip(weights, out, strict=True) if weight)
+        (slope,) = torch.autograd.grad(value, x, retain_graph=True)
+        (again,) = torch.autograd.grad(value, x, create_graph=True)
+        (second,) = torch.autograd.grad(again.square().sum(), x)
+        results.append((*out, slope, again, second))
+    assert results[0][2].abs().max() > 0
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+class Between(nn.Module):
+    """Features that somebody changes after the head has read them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.first(x)
+        logits = self.head(features)
+        return torch.flatten(features, 1).relu_(), logits
+
+
+def test_features_that_others_read_are_no_part_of_a_longer_run() -> None:
+    torch.manual_seed(0)
+    net = Between().double().eval().requires_grad_(False)
+    graph, found = joined(net)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    assert [run.tap for run in found] == [0, 0]
+    assert all(torch.equal(a, b) for a, b in zip(graph(x), net(x), strict=True))
+
+
+def test_second_derivatives_of_an_input_that_was_overwritten_are_refused() -> None:
+    graph, _ = joined(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval().requires_grad_(False))
+    x = torch.randn(2, 4, requires_grad=True)
+    here = x * 1
+    out = graph(here)
+    here.zero_()
+    torch.autograd.grad(out.square().sum(), x, retain_graph=True)  # the weights alone decide the slope
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(out.square().sum(), x, create_graph=True)
 
 
 @pytest.mark.parametrize("feature_norm", [True, False])

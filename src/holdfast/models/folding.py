@@ -16,6 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from holdfast.models import runs
 from holdfast.models.classifier import Classifier
+from holdfast.models.layers import Raised
 from holdfast.models.packed import OFTEN
 from holdfast.models.unchanged import Unchanged
 
@@ -175,7 +176,7 @@ class _Tracer(fx.Tracer):
     """Sees a linear layer of any kind as one: the input of the last one is the features."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Linear | runs.Raised) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, nn.Linear | Raised) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _state(model: nn.Module) -> list[object]:
@@ -199,7 +200,7 @@ class _Both(nn.Module):
     def __init__(self, model: Classifier, raised: bool) -> None:
         super().__init__()
         self.encoder, self.head = model.encoder, model.head
-        self.between = runs.Raised() if raised else nn.Identity()
+        self.between = Raised() if raised else nn.Identity()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.between(self.encoder(x))
