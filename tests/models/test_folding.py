@@ -294,3 +294,26 @@ def test_an_attack_on_a_folded_model_equals_one_on_the_model_itself(rng, monkeyp
     fast = attack(model, x, y, rng=Rng(3))
     monkeypatch.setattr(folding, "folded", lambda model: "not today")
     assert torch.allclose(fast, attack(model, x, y, rng=Rng(3)), atol=1e-9)
+
+
+@pytest.mark.parametrize("change", ["rows", "eps", "stride", "padding"])
+def test_what_is_changed_between_attacks_is_followed(change, rng) -> None:
+    """Also where nothing tells of it: rows that change places, plain settings of layers."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1)
+    model, x = nn.Sequential(*layers, nn.Flatten(), nn.Linear(6, 4)).eval(), rng.uniform(torch.empty(5, 3, 8, 8))
+    for _ in range(3):  # by now contents are known
+        with crafting(model, rng) as view:
+            view.outputs(x)
+    if change == "rows":
+        model[2].weight.data.copy_(model[2].weight.data.flip(0))
+    elif change == "eps":
+        model[3].eps = 0.5
+    else:
+        setattr(model[0], change, (2, 2))
+    slopes = []
+    with crafting(model, rng) as fast, frozen(model, rng) as plain:
+        for view in (fast, plain):
+            here = x.clone().requires_grad_()
+            slopes += torch.autograd.grad(view.outputs(here).logits.square().sum(), here)
+    assert torch.allclose(*slopes, rtol=1e-3, atol=1e-6)

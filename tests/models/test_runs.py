@@ -319,3 +319,15 @@ def test_a_pass_is_forgotten_with_its_output() -> None:
         assert context() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("after", [[], [nn.Flatten()], [nn.MaxPool2d(2)]])
+def test_what_a_pooling_gives_may_be_overwritten(after) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), *after, nn.ReLU(inplace=True))
+    same(net.double().eval().requires_grad_(False), torch.randn(2, 3, 8, 8, dtype=torch.float64))
+
+
+def test_nobody_at_all() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)).double().eval()
+    same(net, torch.randn(0, 3, 8, 8, dtype=torch.float64))

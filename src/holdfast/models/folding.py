@@ -61,7 +61,7 @@ class Folded:
     @torch.no_grad()
     def prepare(self, passes: int) -> None:
         """Get ready for so many passes with the weights the network has now."""
-        if not self._unchanged([tensor for module in self._sources for tensor in _tensors(module)]):
+        if not self._unchanged(self._sources):
             self._refresh()
         for run in self._runs:
             run.pack(passes >= OFTEN)  # by the call alone, so that a run that was stopped goes on with the same bits

@@ -23,7 +23,8 @@ class Raised(nn.Module):
 
 
 _HEADS = (nn.Linear, linear.Linear, hypersphere.Hypersphere)
-_PLAIN = (*_HEADS, Raised, nn.ReLU, nn.AvgPool2d, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)
+VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)  # they give what they are given
+_PLAIN = (*_HEADS, *VIEWS, Raised, nn.ReLU, nn.AvgPool2d)
 
 
 class Layer(Protocol):
@@ -109,11 +110,11 @@ class Conv:
 
     def __init__(self, module: nn.Conv2d, relu: bool) -> None:
         self.module, self.relu = module, relu
-        self.side = blocks.side(module)
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
+        self.side = blocks.side(self.module)
         self.blocks = blocks.kernel(self.module.weight, self.side) if self.side > 1 else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -137,7 +138,7 @@ class Conv:
         if x.ndim == 3:  # one image without a batch
             grad, x = grad[None], x[None]
         if self._whole(x):
-            return (grad.flatten(1) @ _by_pixel(m.weight)).reshape(len(x), *x.shape[2:], -1).permute(0, 3, 1, 2)
+            return (grad.flatten(1) @ _by_pixel(m.weight)).reshape(len(x), *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
         if self.blocks is not None and x.shape[2] % self.side == x.shape[3] % self.side == 0:
             found = blocks.image_gradient(grad, self.blocks, m, self.side)
             return found if kept[0].ndim == 4 else found[0]
@@ -261,10 +262,13 @@ def by_hand(modules: list[nn.Module]) -> list[Layer]:
 
 
 def _pooled_first(modules: list[nn.Module]) -> list[nn.Module]:
-    """ReLUs after the poolings that follow them, where maps are smaller: the largest number is as positive then."""
+    """ReLUs after the poolings that follow them, where maps are smaller: the largest number is as positive then.
+
+    Only where a later layer makes something new of them: others may overwrite what a pooling gives, not a ReLU.
+    """
     found = list(modules)
     for number in range(1, len(found) - 1):
-        _, relu, pool = found[number - 1 : number + 2]
-        if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d:
+        relu, pool, *rest = found[number:]
+        if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and not all(isinstance(m, VIEWS) for m in rest):
             found[number : number + 2] = pool, relu
     return found

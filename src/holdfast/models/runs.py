@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from holdfast.models.layers import Conv, Flatten, Layer, Linear, Sphere, by_hand, plain
+from holdfast.models.layers import VIEWS, Conv, Flatten, Layer, Linear, Sphere, by_hand, plain
 
 
 class Run(nn.Module):
@@ -150,5 +150,4 @@ def _given(head: fx.Node, features: fx.Node) -> bool:
 
 def _tappable(nodes: list[fx.Node], modules: dict[fx.Node, nn.Module]) -> bool:
     """Whether a sequence gives nothing else yet and makes something of its input, not only another view."""
-    views = nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d
-    return all(len(node.users) == 1 for node in nodes[:-1]) and not all(isinstance(modules[n], views) for n in nodes)
+    return all(len(node.users) == 1 for node in nodes[:-1]) and not all(isinstance(modules[n], VIEWS) for n in nodes)

@@ -1,39 +1,50 @@
-"""Whether tensors still hold what they held the last time."""
+"""Whether what something was made of is still the same."""
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PLAIN = (int, float, str, tuple, type(None))
 
 
 class Unchanged:
-    """Knows tensors by their places and versions and, because writing through ``.data`` leaves both as they are, by
-    the sums of their bits too. Sums are taken from the second time on that places and versions are the same, so that
-    those who train pay nothing. On other devices than the CPU, which would have to be waited for, nothing counts as
-    unchanged.
+    """Knows modules by their settings and the places and versions of their tensors and, because writing through
+    ``.data`` leaves these as they are, by copies of the contents too. Copies are made the second time that all else is
+    the same, so that those who train pay nothing. On other devices than the CPU, which would have to be waited for,
+    nothing counts as unchanged.
     """
 
     def __init__(self) -> None:
-        self._places: list[tuple[int, int]] = []
-        self._sums: list[int] = []
+        self._known: list[object] = []
+        self._copies: list[Tensor] = []
 
-    def __call__(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these are the tensors of the last call, with the same contents."""
+    def __call__(self, modules: Sequence[nn.Module]) -> bool:
+        """Whether these modules are as they were at the last call."""
+        tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         if any(tensor.device.type != "cpu" or tensor.is_inference() for tensor in tensors):
             return False  # inference tensors have no versions
-        places = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
-        if places != self._places:
-            self._places, self._sums = places, []
+        places = [(tensor.data_ptr(), tensor._version, tensor.dtype, tensor.stride()) for tensor in tensors]
+        known: list[object] = [*places, *(_settings(part) for module in modules for part in module.modules())]
+        if known != self._known:
+            self._known, self._copies = known, []
             return False
-        before, self._sums = self._sums, [_sum(tensor.detach()) for tensor in tensors]
-        return self._sums == before
+        if len(self._copies) == len(tensors) and all(map(_equal, tensors, self._copies)):
+            return True
+        self._copies = [tensor.detach().clone() for tensor in tensors]
+        return False
 
 
-def _sum(tensor: Tensor) -> int:
-    """The bits of a tensor, added up as integers; eight bytes at once where that is possible, which is faster."""
-    size, start = tensor.itemsize, tensor.storage_offset()
-    if tensor.is_contiguous() and tensor.numel() * size % 8 == 0 and start * size % 8 == 0:
-        return int(tensor.flatten().view(torch.int64).sum())
-    return int(tensor.view(_INTEGERS[size]).sum())
+def _settings(module: nn.Module) -> list[tuple[str, object]]:
+    """What a user may set on a module, such as a batch norm's eps, a head's scale or a convolution's stride."""
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, _PLAIN) and name != "training"]
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same bits; as numbers, zeros of either sign would be equal."""
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(_INTEGERS[tensor.itemsize])
