@@ -1,5 +1,6 @@
 """Losses on logits against loops over plain numbers."""
 
+import math
 from math import exp, inf, log
 
 import pytest
@@ -124,3 +125,15 @@ def test_no_gradient_beyond_kappa() -> None:
 def test_a_missing_target_is_named(loss: Loss) -> None:
     with pytest.raises(KeyError, match="this loss needs 'target' for every sample but the rows were given nothing"):
         loss(outputs(torch.zeros(2, 3)), rows([0, 1]))
+
+
+@pytest.mark.parametrize("name", ["smoothing", "margin", "temperature"])
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_settings_that_would_turn_or_lose_the_gradient(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} (is )?{value}.* but cross entropy takes"):
+        cross_entropy(outputs(torch.zeros(2, 3)), rows([0, 1]), **{name: value})
+
+
+def test_a_temperature_of_zero() -> None:
+    with pytest.raises(ValueError, match="a finite temperature above zero"):
+        cross_entropy(outputs(torch.zeros(2, 3)), rows([0, 1]), temperature=0)

@@ -17,6 +17,11 @@ def cross_entropy(
     ``margin`` is first taken off the true logit (Wang et al. 2018, CosFace), then logits are divided by
     ``temperature``. With a hypersphere head of scale s, temperature s is the loss of the unscaled cosines.
     """
+    if not (0 <= smoothing <= 1 and 0 <= margin < math.inf and 0 < temperature < math.inf):
+        raise ValueError(
+            f"smoothing is {smoothing}, margin {margin} and temperature {temperature} but cross entropy takes "
+            "a smoothing in [0, 1], a finite margin of zero or more and a finite temperature above zero"
+        )
     logits = out.logits
     if margin:
         logits = logits - margin * functional.one_hot(rows.y, logits.shape[1]).to(logits)

@@ -20,6 +20,14 @@ class OptimizerPlan:
     momentum: float = 0.9  # sgd only
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.lr < inf:
+            raise ValueError(f"lr is {self.lr} but a learning rate is a finite number of zero or more")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum} but it is a share in [0, 1) of the last step")
+        if not 0 <= self.weight_decay < inf:
+            raise ValueError(f"weight_decay is {self.weight_decay} but it is a finite number of zero or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlan:
@@ -38,6 +46,12 @@ class SchedulePlan:
     def __post_init__(self) -> None:
         if not 0 < self.warmup < 1:
             raise ValueError(f"warmup is {self.warmup} but it is the share of training in (0, 1) before the peak")
+        if not 0 < self.gamma < inf:
+            raise ValueError(
+                f"gamma is {self.gamma} but the learning rate is multiplied by it: use one above zero"
+            )
+        if not all(0 <= epoch < inf for epoch in self.at):
+            raise ValueError(f"at is {list(self.at)} but it names epochs, numbers of zero or more")
 
     def factor(self, epoch: float, epochs: int) -> float:
         """What the learning rate is multiplied by at a (fractional) epoch; one_cycle is torch's own."""
