@@ -57,7 +57,7 @@ def asks_the_model(name: str, net: Net, rng: Rng) -> bool:
 
 
 def test_the_folder_has_what_the_recipes_name() -> None:
-    assert {"fgsm", "bim", "pgd", "mim", "cw_linf", "noise", "transfer", "feature_norm"} <= set(MEMBERS)
+    assert {"fgsm", "bim", "pgd", "mim", "cw_linf", "noise", "transfer", "feature_norm", "linearity"} <= set(MEMBERS)
     assert set(MEMBERS) >= RANDOM
 
 

@@ -85,6 +85,12 @@ def test_a_change_inside_of_a_value() -> None:
         source.change({"seeds": [0]}, "seeds.first=1")
 
 
+def test_a_name_alone_is_a_section() -> None:
+    table = {"model": {"head": "hypersphere"}}
+    source.change(table, "model.head.scale=5")
+    assert table == {"model": {"head": {"name": "hypersphere", "scale": 5}}}
+
+
 def test_a_base_is_looked_for_beside_the_file_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "low.toml").write_text('name = "low"\nseeds = [5]\n[train]\nepochs = 7\nbatch = 9')

@@ -83,6 +83,8 @@ def change(table: dict[str, Any], asked: str) -> None:
     path, text = found.groups()
     *parents, last = parts(path)
     for part in parents:
+        if isinstance(table.get(part), str):  # a name alone is short for a section with nothing but a name
+            table[part] = {"name": table[part]}
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ValueError(f"--set {asked!r}: {part} is not a section")
