@@ -20,7 +20,7 @@ from holdfast.run.assemble import build_optimizer
 from holdfast.run.config import OptimizerPlan
 
 RIVAL = "torchattacks"
-_JUDGED_STEPS, _LEVEL = 40, 0.01
+_JUDGED_STEPS, _LEVEL, _TURNS = 40, 0.01, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def _methods(subject: Subject, steps: int, warmup: float) -> dict[str, Method]:
 
 def training_step(bench: Bench, name: str) -> dict[str, Any]:
     """One step of adversarial training: craft, forward, backward, update; with few crafting steps and as published."""
-    subject, repeats = SUBJECTS[name], bench.budget.repeats
+    subject, repeats = SUBJECTS[name], _TURNS * bench.budget.repeats  # steps are short, so they scatter
     rows, headlines, failed = [], [], {}
     for size, steps in product(bench.budget.train_batches, sorted({bench.budget.train_steps, subject.published})):
         x, y = bench.samples(name, size)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Model
+from holdfast.models import folding
+from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier
-from holdfast.models.crafting import frozen
+from holdfast.models.crafting import crafting, frozen
 from holdfast.rng import Rng
 
 
@@ -117,3 +119,17 @@ def test_a_randomised_model_draws_from_the_rng(rng: Rng) -> None:
     assert torch.equal(draw(rng), first)
     assert not torch.equal(draw(rng.fork("other")), first)
     assert not torch.equal(first[:2], first[2:])
+
+
+@pytest.mark.parametrize(("convolution", "lowered"), [(True, False), (False, False), (False, True)])
+def test_few_passes_fold_only_where_it_pays(convolution: bool, lowered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = nn.Conv2d(2, 6, 4), nn.BatchNorm2d(6), nn.Flatten()
+    second = nn.Flatten(), nn.Linear(32, 6), nn.BatchNorm1d(6)
+    model, x = nn.Sequential(*(first if convolution else second), nn.Linear(6, 3)).eval(), torch.rand(2, 2, 4, 4)
+    asked: list[int] = []
+    prepare = folding.Folded.prepare
+    monkeypatch.setattr(folding.Folded, "prepare", lambda self, n: (asked.append(n), prepare(self, n))[1])
+    for passes in (1, 3, 4):
+        with arithmetic("bfloat16" if lowered else "float32"), crafting(model, Rng(0), passes) as view:
+            assert torch.allclose(view.outputs(x).logits, model(x), atol=0.05 if lowered else 1e-5)
+    assert asked == ([1, 3, 4] if convolution or lowered else [4])

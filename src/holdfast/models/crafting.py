@@ -54,7 +54,7 @@ def _seed(seed: int, devices: list[torch.device]) -> None:
 
 
 @contextmanager
-def crafting(model: nn.Module, rng: Rng, passes: int = 1) -> Iterator[Model]:
+def crafting(model: nn.Module, rng: Rng, passes: int = 10) -> Iterator[Model]:
     """The frozen model in its fastest sound form, for crafting only: the judge asks the model itself.
 
     ``passes`` is about how many there will be: what takes time to prepare is prepared only for many.
@@ -62,9 +62,11 @@ def crafting(model: nn.Module, rng: Rng, passes: int = 1) -> Iterator[Model]:
     model = unwrapped(model)
     with frozen(model, rng) as view:
         fast = _fastest(model)
-        if not isinstance(fast, str):
+        if isinstance(fast, str) or not fast.pays(passes):
+            yield view
+        else:
             fast.prepare(passes)
-        yield view if isinstance(fast, str) else _Fast(model, view, fast)
+            yield _Fast(model, view, fast)
 
 
 def _fastest(model: nn.Module) -> folding.Folded | str:

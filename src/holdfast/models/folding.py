@@ -27,6 +27,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _OWN = frozenset(vars(nn.Module()))  # what every module has
 _AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
+_FEW = 4  # passes
 _ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
 _ROUGHLY = 0.1  # the same for bfloat16, which has three digits
 
@@ -50,13 +51,17 @@ class Folded:
         folded = [module for layer, norm, _ in pairs for module in (layer, norm)]
         self._sources = [*folded, *(source for source, _ in copies), *read]
         self._unchanged = Unchanged()
-        images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)  # they take pixels with channels together
-        self._layout = torch.channels_last if images else torch.contiguous_format
+        self._images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)
+        self._layout = torch.channels_last if self._images else torch.contiguous_format  # channels of a pixel together
 
     @property
     def exact(self) -> bool:
         """Whether it gives what the network gives but for a few roundings."""
         return self._dtype != torch.bfloat16
+
+    def pays(self, passes: int) -> bool:
+        """Whether so many passes are worth folding the weights: of linear layers alone that costs as much as a few."""
+        return passes >= _FEW or self._images or not self.exact
 
     @torch.no_grad()
     def prepare(self, passes: int) -> None:
@@ -89,7 +94,7 @@ class Folded:
         normal = self._normalize(x)
         dtype = normal.dtype if self.exact else self._dtype
         layout = self._layout if normal.ndim == 4 else torch.contiguous_format  # images may come flat
-        features, logits = self.graph(normal.to(dtype, memory_format=layout))
+        features, logits = self.graph.forward(normal.to(dtype, memory_format=layout))  # it has no hooks to call
         return features.to(x.dtype), logits.to(x.dtype)
 
 

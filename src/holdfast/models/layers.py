@@ -43,7 +43,7 @@ def _where_positive(grad: Tensor, y: Tensor, own: bool) -> Tensor:
     if own:
         _aten.threshold_backward.grad_input(grad, y, 0, grad_input=grad)
         return grad
-    return cast(Tensor, _aten.threshold_backward(grad, y, 0))
+    return cast(Tensor, _aten.threshold_backward.default(grad, y, 0))
 
 
 class Linear:

@@ -30,8 +30,12 @@ class Packed:
 
     def there(self, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
         """The layer's output, after a ReLU where there is one."""
-        return cast(Tensor, _ONEDNN._linear_pointwise(x, self._there, bias, "relu" if relu else "none", [], ""))
+        return _product(x, self._there, bias, "relu" if relu else "none")
 
     def back(self, grad: Tensor) -> Tensor:
         """The gradient before the layer; oneDNN's product has no derivative of its own."""
-        return cast(Tensor, _ONEDNN._linear_pointwise(grad, self._back, None, "none", [], ""))
+        return _product(grad, self._back, None, "none")
+
+
+def _product(x: Tensor, packed: Tensor, bias: Tensor | None, then: str) -> Tensor:
+    return cast(Tensor, _ONEDNN._linear_pointwise.default(x, packed, bias, then, [], ""))
