@@ -15,7 +15,7 @@ from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
 MEMBERS = [module.name for module in pkgutil.iter_modules(attacks.__path__) if not module.name.startswith("_")]
-RANDOM = {"cw_linf", "feature_norm", "linearity", "noise", "pgd", "transfer"}  # these draw from their rng; the others must not
+RANDOM = {"cw_linf", "feature_norm", "linearity", "noise", "pgd", "transfer"}  # the others must not draw
 EPS = {"linf": 0.1, "l2": 0.4, "l1": 1.0, "l0": 2.0}
 
 

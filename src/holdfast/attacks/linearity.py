@@ -61,7 +61,7 @@ def _expanded(model: nn.Module, x: Tensor, rows: Rows, rng: Rng, watch: Watch | 
     """The rows with l's linear expansion at x, worked out some samples at a time."""
     losses, slopes = [x.new_zeros(0)], [x[:0]]
     with frozen(model, rng.fork("clean")) as view, torch.inference_mode(False), torch.enable_grad():
-        for some in torch.arange(len(x), device=x.device).split(_micro.size()):
+        for some in torch.split(torch.arange(len(x), device=x.device), _micro.size()):
             here, few = x[some].detach().clone().requires_grad_(), rows.take(some)
             out = view.outputs(here)
             check_labels(few.y, out.logits.shape[1])

@@ -47,9 +47,7 @@ class SchedulePlan:
         if not 0 < self.warmup < 1:
             raise ValueError(f"warmup is {self.warmup} but it is the share of training in (0, 1) before the peak")
         if not 0 < self.gamma < inf:
-            raise ValueError(
-                f"gamma is {self.gamma} but the learning rate is multiplied by it: use one above zero"
-            )
+            raise ValueError(f"gamma is {self.gamma} but the learning rate is multiplied by it: use one above zero")
         if not all(0 <= epoch < inf for epoch in self.at):
             raise ValueError(f"at is {list(self.at)} but it names epochs, numbers of zero or more")
 
