@@ -11,13 +11,14 @@ from torch import Tensor, nn
 class Proxies(nn.Module):
     """A loss with parameters."""
 
-    def __init__(self, num_classes: int, embedding_size: int, double: bool = False) -> None:
+    def __init__(self, num_classes: int, embedding_size: int, double: bool = False, power: float = 2.0) -> None:
         super().__init__()
+        self.power = power  # as the library does, without a look at it
         drawn = torch.randn(num_classes, embedding_size)
         self.proxies = nn.Parameter(drawn.double() if double else drawn)
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices_tuple: Tensor | None = None) -> Tensor:
-        away = (embeddings - self.proxies[labels]).square().sum(1)
+        away = (embeddings - self.proxies[labels]).abs().pow(self.power).sum(1)
         return (away if indices_tuple is None else away[indices_tuple]).mean()
 
 

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 import holdfast
+from holdfast.run import find
 
 HEAVY = {"typer", "plotly", "lightning", "lightning_fabric", "rich", "jinja2"}
 LOADED = "import json, sys, holdfast; print(json.dumps(sorted(sys.modules)))"
@@ -29,6 +32,13 @@ def test_public_names_resolve() -> None:
     assert holdfast.__all__
     assert len(set(holdfast.__all__)) == len(holdfast.__all__)
     assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []
+
+
+@pytest.mark.parametrize("kind", ["attack", "method"])
+def test_what_a_recipe_can_name_a_program_can_too(kind: str) -> None:
+    classes = [find.member(kind, name) for name in find.names(kind)]
+    assert classes
+    assert [it.__name__ for it in classes if getattr(holdfast, it.__name__, None) is not it] == []
 
 
 def test_public_classes_and_functions_have_docstrings() -> None:

@@ -2,7 +2,9 @@
 
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.cw_linf import CWLinf
+from holdfast.attacks.feature_norm import FeatureNorm
 from holdfast.attacks.fgsm import FGSM
+from holdfast.attacks.linearity import Linearity
 from holdfast.attacks.mim import MIM
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
@@ -13,9 +15,11 @@ from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.cure import CURE
 from holdfast.methods.llr import LLR
+from holdfast.methods.metric import Metric
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
+from holdfast.methods.triplet import Triplet
 from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier, adapt
 from holdfast.models.heads.hypersphere import Hypersphere
@@ -38,8 +42,11 @@ __all__ = [
     "Batch",
     "CWLinf",
     "Classifier",
+    "FeatureNorm",
     "Hypersphere",
     "LInf",
+    "Linearity",
+    "Metric",
     "Noise",
     "Outputs",
     "Plain",
@@ -48,6 +55,7 @@ __all__ = [
     "Terms",
     "Threat",
     "Transfer",
+    "Triplet",
     "adapt",
     "arithmetic",
 ]

@@ -44,6 +44,13 @@ def stub():
     return by_hand.Shift(threat=by_hand.threat())
 
 
+@pytest.mark.parametrize("method", [Plain(), ALP(attack=stub()), LLR(attack=stub())])
+def test_a_head_that_does_not_make_the_logits_is_refused(method, rng):
+    model = Classifier(nn.Sequential(Hypersphere(4, 5), nn.Tanh()), nn.Linear(5, 3)).double()
+    with pytest.raises(ValueError, match=r"layer with 5 outputs but 3 logits; .* place of the last layer$"):
+        method(model, by_hand.samples(), progress=0.5, rng=rng)
+
+
 def test_plain_and_adversarial(rng):
     model, batch = network(), by_hand.samples()
     plain = Plain()(model, batch, progress=0.5, rng=rng).total

@@ -167,6 +167,19 @@ def test_sizes_that_do_not_fit_the_model_are_refused_in_one_sentence(size, given
         method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
 
 
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"settings": SETTINGS | {"power": "two"}}, "power"),
+        ({"miner": "First", "miner_settings": {"many": "all"}}, "many"),
+    ],
+)
+def test_settings_that_only_a_batch_shows_to_be_bad_are_named(settings, named, library, rng):
+    method = proxies(**settings)
+    with pytest.raises(ValueError, match=rf"^Proxies cannot compute with the settings .*'{named}': '.* change them$"):
+        method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+
+
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
     for name in ("pytorch_metric_learning", "pytorch_metric_learning.losses"):  # imported already where it is installed
         monkeypatch.setitem(sys.modules, name, None)

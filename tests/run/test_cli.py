@@ -19,6 +19,7 @@ from holdfast.data import DataSet
 from holdfast.run import certificate, checkpoint, cli, config, find, source, toml
 from holdfast.run.assemble import build_model
 from holdfast.run.config import ModelPlan
+from stand_in import install
 
 COMMANDS = {
     "run": ["--out", "--data-dir", "--set", "--device"],
@@ -253,6 +254,23 @@ def test_a_damaged_checkpoint(call: Any, study: SimpleNamespace) -> None:
 def test_a_folder_of_another_recipe(call: Any, study: SimpleNamespace) -> None:
     said = one_sentence(call("train", study.recipe, "--out", study.out, "--set", "train.batch=100"), 2)
     assert "holds a model of other settings; choose another --out or remove it" in said
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_what_the_last_method_cannot_do_is_said_before_the_first_is_trained(
+    call: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    install(monkeypatch)
+    proxies = 'methods.Last={name="metric", loss="Proxies", settings={num_classes=10, embedding_size=99}}'
+    changes = ["--set", proxies, "--set", "methods.Last.method=plain"]
+    said = one_sentence(call(command, tiny, "--out", tmp_path / "out", *changes), 2)
+    assert "methods.Last: Proxies has embedding_size = 99 but this model needs 8; change its settings" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_seed_and_a_transfer(call: Any, tiny: Path, tmp_path: Path) -> None:
+    said = one_sentence(call("train", tiny, "--out", tmp_path / "out", "--set", "seeds=[0]"), 2)
+    assert said.endswith("give at least two seeds, or go without: --set attacks.transfer=false")
 
 
 def test_train_one_then_evaluate_it(call: Any, tiny: Path, tmp_path: Path) -> None:

@@ -9,6 +9,6 @@ from holdfast.models.heads.hypersphere import hypersphere_of
 
 def mean_entropy(model: nn.Module, out: Outputs, rows: Rows, smoothing: float) -> Tensor:
     """The mean cross entropy of a training pass, with the margin of a hypersphere head if the model has one."""
-    head = hypersphere_of(model)
+    head = hypersphere_of(model, out.logits.shape[1])
     margin = 0.0 if head is None else head.scale * head.margin
     return cross_entropy(out, rows, smoothing=smoothing, margin=margin).mean()

@@ -41,7 +41,7 @@ class ALP:
         entropy = mean_entropy(model, both, rows, self.smoothing)
         clean, adversarial = _halves(both, len(batch))
         pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": clean.logits})).mean()
-        if (head := hypersphere_of(model)) is not None:
+        if (head := hypersphere_of(model, both.logits.shape[1])) is not None:
             pairing = pairing / head.scale**2  # the cosines are paired, not what the head makes of them
         parts = {"cross_entropy": entropy, "logit_pairing": pairing}
         total = entropy + self.weight * pairing

@@ -66,8 +66,16 @@ class Metric(nn.Module):
         features = torch.cat([out.features for out in terms.seen])
         y = batch.y.repeat(len(terms.seen))
         self._check_sizes(features.shape[1], terms.seen[-1].logits.shape[1])
-        value: Tensor = self.term(features, y, None if self.mine is None else self.mine(features, y))
+        value = self._value(features, y)
         return Terms(terms.total + self.weight * value, {**terms.parts, "metric": value}, terms.cost, terms.seen)
+
+    def _value(self, features: Tensor, y: Tensor) -> Tensor:
+        try:
+            return cast(Tensor, self.term(features, y, None if self.mine is None else self.mine(features, y)))
+        except (TypeError, ValueError, AttributeError) as error:  # the library takes any settings and trips over them
+            given = {**(self.settings or {}), **(self.miner_settings or {})}
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"{self.loss} cannot compute with the settings {given} ({said}); change them") from error
 
     def _check_sizes(self, width: int, classes: int) -> None:
         """Refuse proxies made for other features or classes, by the names that all losses of the library have."""

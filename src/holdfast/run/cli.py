@@ -92,6 +92,7 @@ def run(
     plan = config.load(recipe, changes)
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
+        shop.rehearse(shop.chosen(None, None))
         for method, seed in shop.chosen(None, None):
             shop.train(method, seed)
         for method, seed in shop.chosen(None, None):
@@ -114,6 +115,7 @@ def train(
     plan = config.load(recipe, changes)
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
+        shop.rehearse(shop.chosen(method, seed))
         for name, number in shop.chosen(method, seed):
             shop.train(name, number)
     print(f"weights: {shop.out}")

@@ -230,7 +230,10 @@ def _check_references(recipe: Recipe) -> None:
         if attack.source not in (*recipe.methods, "self"):
             raise ValueError(find.unknown(f"source {attack.source!r} in attacks.{name}", attack.source, recipe.methods))
         if len(recipe.seeds) < 2:
-            raise ValueError(f"attacks.{name} crafts on a model trained with another seed; give at least two seeds")
+            raise ValueError(
+                f"attacks.{name} crafts on a model trained with another seed; give at least two seeds, "
+                f"or go without: {source.without([name])}"
+            )
 
 
 def _check_curve(curve: str, radii: Sequence[float], attacks: Mapping[str, Attack | TransferPlan]) -> None:

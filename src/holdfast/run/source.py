@@ -2,13 +2,14 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from holdfast.run import find
+from holdfast.run import find, toml
 
 Table = Mapping[str, Any]
 
@@ -45,6 +46,11 @@ def changed(name: str, changes: Sequence[str]) -> dict[str, Any]:
     for asked in changes:
         change(found, asked)
     return found
+
+
+def without(attacks: Iterable[str]) -> str:
+    """The options that leave these attacks out of a recipe, as a shell takes them."""
+    return " ".join(f"--set {quote(f'attacks.{toml.key(name)}=false')}" for name in attacks)
 
 
 def _layer(name: str) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -21,11 +20,12 @@ from holdfast.models.crafting import described
 from holdfast.report.html import write_page
 from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
-from holdfast.run import checkpoint, find, toml
+from holdfast.run import checkpoint, find, source, toml
 from holdfast.run.assemble import build_model, load_data
 from holdfast.run.build import json_table
 from holdfast.run.config import Recipe, TransferPlan, read
 from holdfast.run.evaluate import Subject, evaluate, trials
+from holdfast.run.rehearse import rehearse
 from holdfast.run.stored import read_json, read_lines
 from holdfast.run.train import Job, train
 
@@ -84,6 +84,18 @@ class Workshop:
         """Where a model lives."""
         return self.out / method / f"seed-{seed}"
 
+    def rehearse(self, chosen: Iterable[tuple[str, int]]) -> None:
+        """One loss of each method that is still to be trained, so that none fails only when its turn comes."""
+        for method, seed in dict(chosen).items():
+            job = self.job(method, seed)
+            if job.done:
+                continue
+            try:
+                with arithmetic(self.recipe.arithmetic):
+                    rehearse(job, self.data, self.fabric.device)
+            except ValueError as error:
+                raise ValueError(f"methods.{method}: {error}") from error
+
     def train(self, method: str, seed: int) -> None:
         """Train one model unless it is there; a model it starts from is trained first."""
         job = self.job(method, seed)
@@ -119,8 +131,8 @@ class Workshop:
         if not isinstance(plan, TransferPlan):
             return plan, settings
         other = self.recipe.seeds[(self.recipe.seeds.index(seed) + 1) % len(self.recipe.seeds)]
-        source, digest = self.model(method if plan.source == "self" else plan.source, other)
-        return Transfer(source=source, attack=plan.attack), {**settings, "weights": digest}
+        model, digest = self.model(method if plan.source == "self" else plan.source, other)
+        return Transfer(source=model, attack=plan.attack), {**settings, "weights": digest}
 
     def samples(self) -> Split:
         """The test samples that the recipe evaluates: all, or so many spread evenly over the set."""
@@ -165,9 +177,9 @@ class Workshop:
 def _refuse_awaited(recipe: Recipe) -> None:
     if recipe.awaited:
         missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
-        options = " ".join(f"--set {quote(f'attacks.{toml.key(name)}=false')}" for name in recipe.awaited)
         raise ValueError(
-            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; go without: {options}"
+            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
+            f"go without: {source.without(recipe.awaited)}"
         )
 
 
