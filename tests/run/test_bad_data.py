@@ -70,7 +70,7 @@ def test_good_data_pass(here: Path, call: Any) -> None:
         (arrays(y_test=np.zeros(12)), "has labels of type float64; give integers"),
         (arrays(y_test=np.arange(11) % 3), "12 samples but 11 labels"),
         (arrays(x_test=np.zeros((12, 1, 5, 5), np.float32)), "its test set has (1, 5, 5)"),
-        (arrays(x_train=np.zeros((36, 16), np.float32), x_test=np.zeros((12, 16), np.float32)), "cannot take samples"),
+        (arrays(x_train=np.zeros((36, 16), np.float32), x_test=np.zeros((12, 16), np.float32)), "cannot be made for samples"),
         (
             arrays(x_train=np.zeros((36, 3, 4, 4), np.float32), x_test=np.zeros((12, 1, 4, 4), np.float32)),
             "its test set has (1, 4, 4)",
@@ -116,5 +116,5 @@ def test_normalization_for_other_channels(here: Path, call: Any) -> None:
     np.savez(here / "data.npz", **arrays())
     done = call("run", "mine.toml", "--set", "model.mean=[0.1, 0.2, 0.3]", "--set", "model.std=[1, 1, 1]")
     assert done.code == 2
-    assert "model 'tiny' cannot take samples of shape (1, 4, 4)" in done.err
+    assert "model 'tiny' cannot be made for samples of shape (1, 4, 4)" in done.err
     assert not (here / "runs").exists()

@@ -42,7 +42,7 @@ def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int
                 model.eval()(torch.zeros(2, *shape))  # one pass: what does not fit is said here, not while training
         except (ValueError, RuntimeError) as error:
             said = str(error).partition("\n")[0]
-            raise ValueError(f"model {plan.encoder!r} cannot take samples of shape {shape} ({said})") from error
+            raise ValueError(f"model {plan.encoder!r} cannot be made for samples of shape {shape} ({said})") from error
     return model.train()
 
 
