@@ -66,7 +66,11 @@ def test_options_reach_the_encoder() -> None:
         (ModelPlan(encoder="tiny"), (64,), r"model 'tiny' cannot be made for samples of shape \(64,\)"),
         (ModelPlan(encoder="lenet"), (1, 2, 2), r"model 'lenet' cannot be made for samples of shape \(1, 2, 2\)"),
         (ModelPlan(encoder="mlp", width=4, mean=(0.5,), std=(1.0,)), (6,), "model 'mlp' cannot be made for samples"),
-        (ModelPlan(encoder="tiny", mean=(0.5,) * 3, std=(1.0,) * 3), (1, 8, 8), "model 'tiny' cannot be made for samples"),
+        (
+            ModelPlan(encoder="tiny", mean=(0.5,) * 3, std=(1.0,) * 3),
+            (1, 8, 8),
+            "model 'tiny' cannot be made for samples",
+        ),
         (ModelPlan(encoder="tiny", depth=3), (1, 8, 8), "encoder 'tiny' has no depth; leave model.depth out"),
     ],
 )

@@ -70,7 +70,10 @@ def test_good_data_pass(here: Path, call: Any) -> None:
         (arrays(y_test=np.zeros(12)), "has labels of type float64; give integers"),
         (arrays(y_test=np.arange(11) % 3), "12 samples but 11 labels"),
         (arrays(x_test=np.zeros((12, 1, 5, 5), np.float32)), "its test set has (1, 5, 5)"),
-        (arrays(x_train=np.zeros((36, 16), np.float32), x_test=np.zeros((12, 16), np.float32)), "cannot be made for samples"),
+        (
+            arrays(x_train=np.zeros((36, 16), np.float32), x_test=np.zeros((12, 16), np.float32)),
+            "cannot be made for samples",
+        ),
         (
             arrays(x_train=np.zeros((36, 3, 4, 4), np.float32), x_test=np.zeros((12, 1, 4, 4), np.float32)),
             "its test set has (1, 4, 4)",

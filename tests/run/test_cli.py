@@ -77,6 +77,11 @@ def test_the_first_help_shows_where_to_start(call: Any) -> None:
     assert call().code == 2  # without a command the help is shown, but nothing was done
 
 
+def test_list_tells_the_options_of_models_and_heads_that_show_leaves_out(call: Any) -> None:
+    assert 'Options: width = 1024, depth = 3, activation = "relu".' in plain(call("list", "models").out)
+    assert "Options: scale = 10.0, margin = 0.2, feature_norm = true," in plain(call("list", "heads").out)
+
+
 @pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "learners", "data", "recipes"])
 def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     from holdfast import data

@@ -304,7 +304,10 @@ def list_(
 
 @app.command()
 def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
-    """Print a recipe with every default written out; the output is a recipe itself."""
+    """Print a recipe with every default written out; the output is a recipe itself.
+
+    The defaults of encoders and heads stand in `holdfast list models` and `holdfast list heads`.
+    """
     print(toml.dumps(_load(recipe, changes).table()), end="")
 
 

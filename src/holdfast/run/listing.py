@@ -1,8 +1,9 @@
 """What `holdfast list` tells: names that recipes can use, with a sentence on each."""
 
+import inspect
 from collections.abc import Callable, Mapping
 
-from holdfast.run import find, source
+from holdfast.run import find, source, toml
 from holdfast.run.certificate import learners
 
 Told = list[tuple[str, str]]
@@ -10,6 +11,17 @@ Told = list[tuple[str, str]]
 
 def _classes(kind: str) -> Told:
     return [_told(name, find.member(kind, name)) for name in find.names(kind)]
+
+
+def _parts(kind: str) -> Told:
+    """The classes of a part of models, with the options that `holdfast show` leaves out where they are not given."""
+    return [(name, f"{words}{_options(find.member(kind, name))}") for name, words in _classes(kind)]
+
+
+def _options(cls: type) -> str:
+    defaults = {name: option.default for name, option in inspect.signature(cls).parameters.items()}
+    said = [f"{name} = {toml.value(it)}" for name, it in defaults.items() if it not in (None, inspect.Parameter.empty)]
+    return f" Options: {', '.join(said)}." if said else ""
 
 
 def _told(name: str, cls: type) -> tuple[str, str]:
@@ -30,8 +42,8 @@ def _recipes() -> Told:
 KINDS: Mapping[str, Callable[[], Told]] = {
     "attacks": lambda: _classes("attack"),
     "methods": lambda: _classes("method"),
-    "models": lambda: _classes("encoder"),
-    "heads": lambda: _classes("head"),
+    "models": lambda: _parts("encoder"),
+    "heads": lambda: _parts("head"),
     "learners": lambda: [_told(name, cls) for name, cls in learners().items()],
     "data": _data,
     "recipes": _recipes,
