@@ -140,21 +140,22 @@ def test_checked_refuses_in_one_sentence(name):
     assert str(refusal.value).count(". ") == 0
 
 
-def data_set(change=0):
+def data_set(changed=None):
     parts = [split_of([0, 1, 0, 1]), split_of([0, 1]), split_of([1, 0, 1])]
-    parts[0].x[0, 0, 0, 0] += change
+    if changed is not None:
+        parts[changed].x[0, 0, 0, 0] += 1
     return DataSet("tiny", *parts, classes=("cat", "dog"))
 
 
-def test_digest_covers_shapes_types_and_bytes_of_test_and_train():
+def test_digest_covers_shapes_types_and_bytes_of_every_part():
     data = data_set()
     expected = sha256()
-    for split in (data.test, data.train):
+    for split in (data.test, data.train, data.valid):
         expected.update(f"torch.uint8{tuple(split.x.shape)}".encode() + bytes(split.x.flatten().tolist()))
         expected.update(f"torch.int64({len(split)},)".encode())
         expected.update(b"".join(label.to_bytes(8, "little") for label in split.y.tolist()))
     assert data.digest == expected.hexdigest() == data_set().digest
-    assert data.digest != data_set(change=1).digest
+    assert all(data.digest != data_set(changed=part).digest for part in range(3))
     assert data.shape == (1, 2, 2)
 
 

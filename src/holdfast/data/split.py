@@ -89,8 +89,9 @@ class DataSet:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the test and train samples: records made from other bytes are stale."""
-        return digest_of(self.test.x, self.test.y, self.train.x, self.train.y)
+        """SHA-256 of all samples, those that select a model too: results made from other bytes are stale."""
+        parts = (self.test, self.train, self.valid)
+        return digest_of(*(values for part in parts for values in (part.x, part.y)))
 
 
 @dataclass(frozen=True, eq=False)
