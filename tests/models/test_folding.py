@@ -1,6 +1,7 @@
 """Folding: the same answers as the model itself, or a reason why not."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -71,15 +72,14 @@ class Branching(nn.Module):
 
 
 class Noisy(nn.Module):
-    """Adds a number that tracing would freeze."""
+    """Adds what tracing would freeze."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, noise: Callable[[], torch.Tensor | float]) -> None:
         super().__init__()
-        self.net = conv(nn.ReLU())
-        self.source = source
+        self.net, self.noise = conv(nn.ReLU()), noise
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x) + (torch.randn(10) if self.source == "torch" else 5 * random.random())
+        return self.net(x) + self.noise()
 
 
 class Shared(nn.Module):
@@ -141,7 +141,8 @@ def test_folding_follows_the_weights_and_leaves_them_alone(rng) -> None:
         (Branching(), "it cannot be traced"),
         (Counting(), "its forward pass changes its own state"),
         (Drifting(), "its forward pass changes its own state"),
-        (Noisy("torch"), "it makes tensors of its own in the forward pass"),
+        (Noisy(lambda: torch.randn(10)), "it makes tensors of its own in the forward pass"),
+        (Noisy(random.random), "its forward pass draws random numbers"),
         (Shared(), "no batch norm follows a layer directly"),
         (
             nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Flatten(), nn.Linear(144, 10)),
@@ -218,7 +219,7 @@ def test_a_first_attack_in_inference_mode_decides_nothing_for_later(rng) -> None
 
 
 def test_tracing_draws_no_random_numbers() -> None:
-    model, before = used(Noisy("torch")), torch.get_rng_state()
+    model, before = used(Noisy(lambda: torch.randn(10))), torch.get_rng_state()
     described(model)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -272,7 +273,8 @@ def test_a_layer_put_in_later_is_seen(rng) -> None:
 
 
 def test_what_tracing_froze_is_caught_by_comparison(rng) -> None:
-    model = used(Noisy("python"))
+    numbers = iter(range(100))
+    model = used(Noisy(lambda: next(numbers)))
     x, y = torch.rand(6, *SHAPE), torch.zeros(6, dtype=torch.int64)
     assert described(model) == {"folded": True, "arithmetic": "float32"}
     PGD(threat=Threat(LInf(), 0.1), steps=2)(model, x, y, rng=rng)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,12 @@ class Classifier(nn.Module):
         return logits
 
 
+def plain(model: nn.Module) -> TypeGuard[Classifier]:
+    """Whether a model is a classifier whose passes are those written here, not those of a class made of it."""
+    own = type(model)
+    return issubclass(own, Classifier) and own.forward is Classifier.forward and own.outputs is Classifier.outputs
+
+
 class Adapted(nn.Module):
     """Any module that maps inputs to logits, with its representation open; see :func:`adapt`."""
 
@@ -113,7 +119,8 @@ def adapt(module: nn.Module, layer: str | None = None) -> Model:
     (``"logits"`` for the logits themselves). A network in which no Linear layer runs has its logits as features.
     """
     layers = dict(module.named_children())
-    if isinstance(module, Model) and layer is None and "outputs" not in layers:  # a user's layer may have that name
+    outdone = getattr(type(module), "outputs", None) is Classifier.outputs and not plain(module)  # by a forward pass
+    if isinstance(module, Model) and layer is None and "outputs" not in layers and not outdone:  # or a layer so called
         return module
     return Adapted(module, layer)
 
@@ -163,11 +170,11 @@ def linear_calls(module: nn.Module) -> Iterator[list[LinearCall]]:
     """The calls of a module's linear layers in this context, in their order."""
     calls: list[LinearCall] = []
 
-    def note(layer: nn.Module, args: tuple[Tensor, ...], gave: Tensor) -> None:
-        calls.append(LinearCall(cast(nn.Linear, layer), args[0], gave))
+    def note(layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], gave: Tensor) -> None:
+        calls.append(LinearCall(cast(nn.Linear, layer), (*args, *named.values())[0], gave))
 
     linears = (m for m in module.modules() if isinstance(m, nn.Linear))
-    handles = [m.register_forward_hook(note) for m in linears]
+    handles = [m.register_forward_hook(note, with_kwargs=True) for m in linears]
     try:
         yield calls
     finally:

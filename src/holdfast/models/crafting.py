@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from holdfast.contracts import Model, Outputs
 from holdfast.models import folding
@@ -104,10 +105,11 @@ def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor) -> Tensor:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network inside the wrappers of training, which crafting needs none of."""
-    wrappers = (nn.parallel.DistributedDataParallel, Mixed)
-    while type(model).__module__.startswith("lightning") or isinstance(model, wrappers):
-        model = cast(nn.Module, model.module)
-    return model
+    wrappers = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
+    engine = type(model).__module__.partition(".")[0] in ("lightning", "lightning_fabric")
+    inside = getattr(model, "module", None)
+    wraps = isinstance(inside, nn.Module) and (engine or isinstance(model, wrappers))
+    return unwrapped(cast(nn.Module, inside)) if wraps else model
 
 
 class _Fast:
@@ -150,10 +152,15 @@ class _Fast:
     def _first(self, x: Tensor, fast: folding.Folded) -> Outputs | str:
         """The outputs of the first pass, or what is wrong with them."""
         self._checked = True
+        few = x[:_CHECKED]
         try:
             out = Outputs(x, *fast(x))
+            alike = fast.faithful(lambda x: self._view.outputs(x).logits, few)
         except Exception as error:  # a user's layers on what they were not made for: anything can be raised
             return f"folded, it fails ({type(error).__name__})"
         with torch.no_grad():
-            same = folding.agree(out.logits[:_CHECKED], self.precisely(x[:_CHECKED]), self.exact)
+            pairs = zip(out[1:], self._view.outputs(few)[1:], strict=True)
+            same = all(folding.agree(found[:_CHECKED], own, self.exact) for found, own in pairs)
+        if not alike:
+            return "traced, it has other gradients"
         return out if same else "folded, it gives other outputs"

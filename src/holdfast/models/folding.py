@@ -4,9 +4,9 @@ A network is traced once (torch.fx) and its folded weights are computed anew eac
 it too. Where the graph does not allow it the network is used as it is, and the reason is kept.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import deepcopy
-from typing import cast
+from typing import NamedTuple, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,9 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
 from holdfast.models import runs
-from holdfast.models.classifier import Classifier
+from holdfast.models.classifier import Classifier, plain
 from holdfast.models.layers import Raised
 from holdfast.models.packed import OFTEN
+from holdfast.models.tracing import attributes, slope, structure, trace
 from holdfast.models.unchanged import Unchanged
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -25,7 +26,6 @@ Pair = tuple[Layer, _BatchNorm, Layer]
 Copy = tuple[nn.Module, nn.Module]
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_OWN = frozenset(vars(nn.Module()))  # what every module has
 _AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
 _FEW = 4  # passes
 _ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
@@ -37,6 +37,7 @@ class Folded:
 
     def __init__(
         self,
+        traced: fx.GraphModule,
         graph: fx.GraphModule,
         pairs: list[Pair],
         copies: list[Copy],
@@ -44,6 +45,7 @@ class Folded:
         normalize: nn.Module,
         dtype: torch.dtype,
     ) -> None:
+        self._traced: fx.GraphModule | None = traced  # until it is found faithful
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
@@ -62,6 +64,20 @@ class Folded:
     def pays(self, passes: int) -> bool:
         """Whether so many passes are worth folding the weights: of linear layers alone that costs as much as a few."""
         return passes >= _FEW or self._images or not self.exact
+
+    def faithful(self, logits: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+        """Whether the trace has the gradients of the network, whose logits are given; asked until it is found so.
+
+        A way back of the user's own (torch.autograd.Function) and what runs under no_grad leave no mark in a trace.
+        Both compute alike, so that little rounding is between them.
+        """
+        if self._traced is not None and agree(slope(self._as_traced, x), slope(logits, x)):
+            self._traced = None
+        return self._traced is None
+
+    def _as_traced(self, x: Tensor) -> Tensor:
+        out = cast(fx.GraphModule, self._traced)(self._normalize(x))
+        return cast(Tensor, out[-1] if isinstance(out, tuple) else out)
 
     @torch.no_grad()
     def prepare(self, passes: int) -> None:
@@ -102,19 +118,26 @@ def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-_known: WeakKeyDictionary[nn.Module, dict[torch.dtype, tuple[object, Folded | str]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, dict[torch.dtype, "_Made"]] = WeakKeyDictionary()
+
+
+class _Made(NamedTuple):
+    """The folded form of a model, and what it was made of."""
+
+    structure: list[object]
+    attributes: list[object]
+    form: Folded | str
 
 
 def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str:
     """The folded form of a model, or the reason why it has none; traced once per structure and type."""
     if altered := _altered(model):
         return altered  # for now: it may be undone
-    tensors = [(tensor.shape, tensor.dtype, tensor.device) for tensor in _tensors(model)]
-    structure = [id(module) for module in model.modules()], tensors
-    known = _known.setdefault(model, {})
-    if dtype not in known or known[dtype][0] != structure:
-        known[dtype] = (structure, _fold(model, dtype))
-    return known[dtype][1]
+    here, settings, known = structure(model), attributes(model), _known.setdefault(model, {})
+    made = known.get(dtype)
+    if made is None or made.structure != here or (made.attributes != settings and isinstance(made.form, Folded)):
+        made = known[dtype] = _Made(here, settings, _fold(model, dtype))
+    return made.form
 
 
 def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
@@ -138,61 +161,28 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     lowered = dtype == torch.bfloat16
     if not lowered and not any(isinstance(module, _NORMS) for module in model.modules()):
         return "it has no batch norm"
-    if not isinstance(model, Classifier) and hasattr(model, "outputs"):
+    if not plain(model) and hasattr(model, "outputs"):
         return "it has outputs of its own"
-    kept = [model.head] if lowered and isinstance(model, Classifier) and isinstance(model.head, nn.Linear) else []
-    root = _Both(model, bool(kept)) if isinstance(model, Classifier) else model
-    traced = _trace(root)
+    kept = [model.head] if lowered and plain(model) and isinstance(model.head, nn.Linear) else []
+    root = _Both(model, bool(kept)) if plain(model) else model
+    traced = trace(root)
     if isinstance(traced, str):
         return traced
     if lowered and any(node.op == "get_attr" for node in traced.nodes):
         return "it uses tensors that belong to no layer"
-    graph = fx.GraphModule(root, traced)
+    graph = fx.GraphModule(root, deepcopy(traced))
+    _reshape(graph)
     pairs = [_replace(graph, layer, norm, dtype) for layer, norm in _foldable(graph)]
     if not pairs and not lowered:
         return "no batch norm follows a layer directly"
     copies = _lower(graph, [*kept, *(target for *_, target in pairs)], dtype) if lowered else []
-    if not isinstance(model, Classifier):
+    if not plain(model):
         _open(graph)
     joined = runs.join(graph)
     graph.graph.lint()
     graph.recompile()
-    normalize = model.normalize if isinstance(model, Classifier) else nn.Identity()
-    return Folded(graph, pairs, copies, joined, normalize, dtype)
-
-
-def _trace(root: nn.Module) -> fx.Graph | str:
-    """The graph of a network, or why it has none that could be trusted."""
-    try:
-        copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
-        before = _state(copy)
-        with torch.random.fork_rng(devices=[]):  # it may draw, which later attacks will not do again
-            traced = _Tracer().trace(copy)
-    except Exception as error:  # a user's code is run on stand-ins: anything can be raised
-        return f"it cannot be traced ({type(error).__name__})"
-    if _state(copy) != before:
-        return "its forward pass changes its own state"
-    if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in traced.nodes):
-        return "it makes tensors of its own in the forward pass"
-    return traced
-
-
-class _Tracer(fx.Tracer):
-    """Sees a linear layer of any kind as one: the input of the last one is the features."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Linear | Raised) or super().is_leaf_module(m, module_qualified_name)
-
-
-def _state(model: nn.Module) -> list[object]:
-    """What a forward pass could change: the versions of tensors, and plain attributes."""
-    plain = [
-        (name, value if isinstance(value, int | float | str | tuple | None) else (id(value), len(value)))
-        for module in model.modules()
-        for name, value in vars(module).items()
-        if name not in _OWN and isinstance(value, int | float | str | tuple | list | dict | set | None)
-    ]
-    return [*plain, *(tensor._version for tensor in (*model.parameters(), *model.buffers()))]
+    normalize = model.normalize if plain(model) else nn.Identity()
+    return Folded(fx.GraphModule(root, traced), graph, pairs, copies, joined, normalize, dtype)
 
 
 class _Both(nn.Module):
@@ -218,8 +208,17 @@ def _open(graph: fx.GraphModule) -> None:
     linear = [n for n in nodes if n.op == "call_module" and isinstance(_module(graph, n), nn.Linear)]
     logits = output.args[0]
     with graph.graph.inserting_before(output):
-        features = graph.graph.call_function(torch.flatten, (linear[-1].args[0], 1)) if linear else logits
+        given = linear and (*linear[-1].args, *linear[-1].kwargs.values())[0]
+        features = graph.graph.call_function(torch.flatten, (given, 1)) if linear else logits
         output.args = ((features, logits),)
+
+
+def _reshape(graph: fx.GraphModule) -> None:
+    """Let views of images be made with channels last too, where torch has to copy."""
+    for node in graph.graph.nodes:
+        types = any(isinstance(value, torch.dtype) for value in (*node.args, *node.kwargs.values()))
+        if node.op == "call_method" and node.target == "view" and not types:
+            node.target = "reshape"
 
 
 def _module(graph: fx.GraphModule, node: fx.Node) -> nn.Module:
@@ -231,14 +230,27 @@ def _foldable(graph: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
     calls = [node for node in graph.graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
     found = []
-    for norm in calls:
+    for norm in (node for node in calls if node.args):
         layer, module = norm.args[0], _module(graph, norm)
-        fixed = type(module) in _NORMS and module.affine and module.track_running_stats
-        if fixed and layer in calls and type(_module(graph, layer)) in _LAYERS and len(layer.users) == 1:
+        if (
+            _fixed(module)
+            and layer in calls
+            and layer.args
+            and type(_module(graph, layer)) in _LAYERS
+            and len(layer.users) == 1
+        ):
             once = targets.count(layer.target) == targets.count(norm.target) == 1
             fits = len(cast(Layer, _module(graph, layer)).weight) == module.num_features  # else it norms another axis
             found += [(layer, norm)] if once and fits else []
     return found
+
+
+def _fixed(module: nn.Module) -> TypeGuard[_BatchNorm]:
+    """Whether it is a batch norm whose every number is there."""
+    known = type(module) in _NORMS and cast(_BatchNorm, module).track_running_stats
+    return known and all(
+        getattr(module, name) is not None for name in ("running_mean", "running_var", "weight", "bias")
+    )
 
 
 def _replace(graph: fx.GraphModule, layer: fx.Node, norm: fx.Node, dtype: torch.dtype) -> Pair:

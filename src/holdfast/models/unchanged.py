@@ -6,27 +6,25 @@ import torch
 from torch import Tensor, nn
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_PLAIN = (int, float, str, tuple, type(None))
 
 
 class Unchanged:
-    """Knows modules by their settings and the places and versions of their tensors and, because writing through
-    ``.data`` leaves these as they are, by copies of the contents too. Copies are made the second time that all else is
-    the same, so that those who train pay nothing. On other devices than the CPU, which would have to be waited for,
-    nothing counts as unchanged.
+    """Knows modules by the places and versions of their tensors and, because writing through ``.data`` leaves these as
+    they are, by copies of the contents too. Copies are made the second time that all else is the same, so that those
+    who train pay nothing. On other devices than the CPU, which would have to be waited for, nothing counts as
+    unchanged.
     """
 
     def __init__(self) -> None:
-        self._known: list[object] = []
+        self._known: list[tuple[int, int, torch.dtype, tuple[int, ...]]] = []
         self._copies: list[Tensor] = []
 
     def __call__(self, modules: Sequence[nn.Module]) -> bool:
-        """Whether these modules are as they were at the last call."""
+        """Whether the tensors of these modules are as they were at the last call."""
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         if any(tensor.device.type != "cpu" or tensor.is_inference() for tensor in tensors):
             return False  # inference tensors have no versions
-        places = [(tensor.data_ptr(), tensor._version, tensor.dtype, tensor.stride()) for tensor in tensors]
-        known: list[object] = [*places, *(_settings(part) for module in modules for part in module.modules())]
+        known = [(tensor.data_ptr(), tensor._version, tensor.dtype, tensor.stride()) for tensor in tensors]
         if known != self._known:
             self._known, self._copies = known, []
             return False
@@ -34,11 +32,6 @@ class Unchanged:
             return True
         self._copies = [tensor.detach().clone() for tensor in tensors]
         return False
-
-
-def _settings(module: nn.Module) -> list[tuple[str, object]]:
-    """What a user may set on a module, such as a batch norm's eps, a head's scale or a convolution's stride."""
-    return [(name, value) for name, value in vars(module).items() if isinstance(value, _PLAIN) and name != "training"]
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
