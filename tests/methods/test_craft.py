@@ -97,3 +97,14 @@ def test_losses_that_compare_two_passes_are_climbed_with_full_precision(method, 
         with arithmetic(name):
             found.append(method(attack=attack)(model, batch, progress=1.0, rng=rng).seen[-1].x)
     assert torch.equal(*found) == same
+
+
+WEIGHTS = [(ALP, "weight"), (TLA, "lambda1"), (TLA, "lambda2"), (TLA, "matching"), (TRADES, "beta"), (LLR, "mu")]
+
+
+@pytest.mark.parametrize(("method", "name"), WEIGHTS)
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_would_reward_or_drown_its_term_is_refused(method, name, value):
+    attack = by_hand.Shift(threat=by_hand.threat())
+    with pytest.raises(ValueError, match=f"{name} is {value} but the weight of a term is a finite number of zero"):
+        method(attack=attack, **{name: value})

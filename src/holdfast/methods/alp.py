@@ -7,7 +7,7 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
-from holdfast.methods._craft import check_crafting, craft, passes, warmed
+from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
 from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
 from holdfast.models.heads.hypersphere import hypersphere_of
@@ -31,6 +31,7 @@ class ALP:
 
     def __post_init__(self) -> None:
         check_crafting(self.attack, self.warmup)
+        check_weight("weight", self.weight)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
-from holdfast.methods._craft import check_crafting, craft, passes, warmed
+from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
 from holdfast.methods._entropy import mean_entropy
 from holdfast.methods._triplets import Negative, negatives, positives, search_cost
 from holdfast.models.classifier import adapt
@@ -62,6 +62,8 @@ class TLA:
 
     def __post_init__(self) -> None:
         check_crafting(self.attack, self.warmup)
+        for weight in ("lambda1", "lambda2", "matching"):
+            check_weight(weight, getattr(self, weight))
         if self.pool < 1:
             raise ValueError(f"pool is {self.pool} but negatives are drawn from a pool of at least one sample")
         for option in fields(self):
