@@ -22,6 +22,17 @@ class Proxies(nn.Module):
         return (away if indices_tuple is None else away[indices_tuple]).mean()
 
 
+class BaseProxies(nn.Module):
+    """What losses are made of; no loss itself."""
+
+
+class ProxiesWrapper(nn.Module):
+    """A loss that needs another one."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+
+
 class First(nn.Module):
     """A miner that takes the first samples."""
 
@@ -36,8 +47,9 @@ class First(nn.Module):
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("pytorch_metric_learning")
     monkeypatch.setitem(sys.modules, package.__name__, package)
-    for part, member in (("losses", Proxies), ("miners", First)):
+    for part, members in (("losses", (Proxies, BaseProxies, ProxiesWrapper)), ("miners", (First,))):
         module = ModuleType(f"{package.__name__}.{part}")
-        setattr(module, member.__name__, member)
+        for member in members:
+            setattr(module, member.__name__, member)
         module.torch = SimpleNamespace()  # type: ignore[attr-defined]  # modules hold more than classes
         monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -16,7 +16,7 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
 from holdfast.methods.triplet import Triplet
-from stand_in import install
+from stand_in import Proxies, install
 
 SETTINGS = {"num_classes": 3, "embedding_size": 3, "double": True}
 
@@ -146,8 +146,8 @@ def test_terms_can_be_nested(library, rng):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "Proxys"}, "pytorch-metric-learning has no 'Proxys' among its losses; there is Proxies"),
-        ({"loss": "torch"}, "pytorch-metric-learning has no 'torch' among its losses; there is Proxies"),
+        ({"loss": "Proxys"}, "pytorch-metric-learning has no 'Proxys' among its losses; there is Proxies$"),
+        ({"loss": "torch"}, "pytorch-metric-learning has no 'torch' among its losses; there is Proxies$"),
         ({"miner": "Last"}, "pytorch-metric-learning has no 'Last' among its miners; there is First"),
         ({"settings": {}}, r"Proxies cannot be made with the settings \{\} \(.*num_classes"),
         ({"settings": {"size": 1}}, r"Proxies cannot be made with the settings \{'size': 1\}"),
@@ -168,16 +168,59 @@ def test_sizes_that_do_not_fit_the_model_are_refused_in_one_sentence(size, given
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "message"),
     [
-        ({"settings": SETTINGS | {"power": "two"}}, "power"),
-        ({"miner": "First", "miner_settings": {"many": "all"}}, "many"),
+        (
+            {"settings": SETTINGS | {"power": "two"}, "miner": "First"},
+            r"^Proxies cannot compute with the settings \{.*'power': 'two'\} \(.*\); change them$",
+        ),
+        (
+            {"miner": "First", "miner_settings": {"many": "all"}},
+            r"^First cannot compute with the settings \{'many': 'all'\} \(.*\); change them$",
+        ),
     ],
 )
-def test_settings_that_only_a_batch_shows_to_be_bad_are_named(settings, named, library, rng):
+def test_settings_that_only_a_batch_shows_to_be_bad_are_named(settings, message, library, rng):
     method = proxies(**settings)
-    with pytest.raises(ValueError, match=rf"^Proxies cannot compute with the settings .*'{named}': '.* change them$"):
+    with pytest.raises(ValueError, match=message):
         method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+
+
+TRIPS = [KeyError("bins"), ZeroDivisionError("by zero"), AssertionError(), NotImplementedError(), RuntimeError("a\nb")]
+
+
+@pytest.mark.parametrize("error", [*TRIPS, IndexError("out of range"), AttributeError("no bins")], ids=repr)
+@pytest.mark.parametrize("when", ["__init__", "forward"])
+def test_whatever_the_library_trips_over_is_one_sentence(when, error, library, rng, monkeypatch):
+    def trip(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Proxies, when, trip)
+    said = str(error).partition("\n")[0] or type(error).__name__
+    doing = {"__init__": "be made", "forward": "compute"}[when]
+    with pytest.raises(ValueError, match=rf"^Proxies cannot {doing} with .*\({said}\); change them$"):
+        proxies()(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+
+
+@pytest.mark.parametrize("error", [MemoryError("full"), torch.OutOfMemoryError("full")], ids=repr)
+def test_a_full_memory_is_not_laid_to_the_settings(error, library, rng, monkeypatch):
+    def trip(*_):
+        raise error
+
+    method = proxies()
+    monkeypatch.setattr(Proxies, "forward", trip)
+    with pytest.raises(type(error), match="full"):
+        method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
+
+
+def test_the_losses_offered_can_be_used():
+    pytest.importorskip("pytorch_metric_learning.losses")
+    with pytest.raises(ValueError, match="there is") as refusal:
+        Metric(method=Plain(), loss="?")
+    offered = str(refusal.value).partition("there is ")[2].split(", ")
+    assert {"ContrastiveLoss", "ProxyAnchorLoss", "NPairsLoss"} <= set(offered)
+    parts = {"BaseMetricLossFunction", "BaseLossWrapper", "WeightRegularizerMixin", "GenericPairLoss"}
+    assert not {*parts, "CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss"} & set(offered)
 
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch):

@@ -1,7 +1,8 @@
 """A metric-learning term for any method."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -17,6 +18,8 @@ from holdfast.methods._seen import last_seen
 from holdfast.rng import Rng
 
 Settings = Mapping[str, bool | int | float | str]
+
+_TRIPS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -70,15 +73,15 @@ class Metric(nn.Module):
         return Terms(terms.total + self.weight * value, {**terms.parts, "metric": value}, terms.cost, terms.seen)
 
     def _value(self, features: Tensor, y: Tensor) -> Tensor:
-        try:
-            return cast(Tensor, self.term(features, y, None if self.mine is None else self.mine(features, y)))
-        except (TypeError, ValueError, AttributeError) as error:  # the library takes any settings and trips over them
-            given = {**(self.settings or {}), **(self.miner_settings or {})}
-            said = str(error).partition("\n")[0]
-            raise ValueError(f"{self.loss} cannot compute with the settings {given} ({said}); change them") from error
+        pairs = None
+        if self.miner is not None and self.mine is not None:
+            with _settings_named(self.miner, self.miner_settings, "compute"):
+                pairs = self.mine(features, y)
+        with _settings_named(self.loss, self.settings, "compute"):
+            return cast(Tensor, self.term(features, y, pairs))
 
     def _check_sizes(self, width: int, classes: int) -> None:
-        """Refuse proxies made for other features or classes, by the names that all losses of the library have."""
+        """Refuse proxies made for other features or classes, by the names that most losses with proxies give them."""
         for name, needed in (("embedding_size", width), ("num_classes", classes)):
             given = (self.settings or {}).get(name, needed)
             if given != needed:
@@ -98,9 +101,27 @@ def _library(part: str, name: str) -> ModuleType:
 def _made(part: str, name: str, settings: Settings) -> nn.Module:
     known = {key: it for key, it in vars(_library(part, name)).items() if inspect.isclass(it)}
     if name not in known:
-        near = ", ".join(get_close_matches(name, known, n=3)) or ", ".join(sorted(known))
+        usable = [key for key, cls in known.items() if _usable(key, cls)]
+        near = ", ".join(get_close_matches(name, usable, n=3)) or ", ".join(sorted(usable))
         raise ValueError(f"pytorch-metric-learning has no {name!r} among its {part}; there is {near}")
-    try:
+    with _settings_named(name, settings, "be made"):
         return cast(nn.Module, known[name](**settings))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} cannot be made with the settings {dict(settings)} ({error}); change them") from error
+
+
+def _usable(name: str, cls: type) -> bool:
+    """Whether a class is more than a part of others, and needs no other loss, which a recipe cannot write."""
+    part = name.startswith("Base") or name.endswith("Mixin")
+    return not part and not {"loss", "losses", "mat_based_loss"} & inspect.signature(cls).parameters.keys()
+
+
+@contextmanager
+def _settings_named(name: str, settings: Settings | None, doing: str) -> Iterator[None]:
+    """One sentence with the settings in place of the error: the library takes any and trips over them anywhere."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except _TRIPS as error:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        given = dict(settings or {})
+        raise ValueError(f"{name} cannot {doing} with the settings {given} ({said}); change them") from error
