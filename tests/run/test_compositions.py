@@ -169,6 +169,22 @@ def test_feature_norm_is_an_attack_of_recipes() -> None:
     assert judge(model, batch.x, x_adv, batch.y, study.threat, Rng(1)).inside.all()
 
 
+def test_an_attack_inside_another_is_completed_wherever_one_stands() -> None:
+    written = {"name": "feature_norm", "attack": {"steps": 2}}
+    methods = {
+        "AT": {"name": "adversarial"},
+        "own": {"name": "adversarial", "attack": {"name": "feature_norm"}},
+        "inside": {"name": "triplet", "method": {"name": "alp", "attack": written}},
+    }
+    study = recipe(methods, craft=written, validate=written)
+    expected = FeatureNorm(attack=PGD(threat=study.threat, steps=2, keep="last"))
+    at, own, inside = (entry.method for entry in study.methods.values())
+    assert at.attack == inside.method.attack == study.validate == expected  # type: ignore[attr-defined]
+    assert own.attack == FeatureNorm(attack=PGD(threat=study.threat, keep="last"))  # type: ignore[attr-defined]
+    assert recipe(methods, validate="feature_norm").validate == own.attack  # type: ignore[attr-defined]
+    assert read(tomllib.loads(toml.dumps(study.table()))).table() == study.table()
+
+
 @pytest.mark.parametrize(
     ("methods", "words"),
     [

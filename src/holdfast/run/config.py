@@ -192,8 +192,19 @@ def _with_crafting(value: Any, where: str) -> dict[str, Any]:
 def _crafting(value: Any, where: str) -> dict[str, Any]:
     """An attack for training or transfer: PGD unless another is named, and its last iterate where there is a choice."""
     table = {"name": "pgd", **section({"name": value} if isinstance(value, str) else value, where)}
-    choices = [field.name for field in fields(member("attack", table["name"], where))]
-    return {"keep": "last", **table} if "keep" in choices else table
+    return _with_inner({"keep": "last", **table} if "keep" in _choices(table, where) else table, where)
+
+
+def _with_inner(table: Table, where: str) -> dict[str, Any]:
+    """The table of an attack, that of an attack inside it completed."""
+    inner = (
+        {"attack": _crafting(table.get("attack", {}), f"{where}.attack")} if "attack" in _choices(table, where) else {}
+    )
+    return {**table, **inner}
+
+
+def _choices(table: Table, where: str) -> list[str]:
+    return [field.name for field in fields(member("attack", table["name"], where))]
 
 
 def _attacking(name: str, value: Any) -> dict[str, Any]:
@@ -203,16 +214,16 @@ def _attacking(name: str, value: Any) -> dict[str, Any]:
 
 def _attack(name: str, table: dict[str, Any], threat: Threat) -> Attack | TransferPlan:
     where = f"attacks.{name}"
-    if "attack" in [field.name for field in fields(member("attack", table["name"], where))]:
-        table["attack"] = _crafting(table.get("attack", {}), f"{where}.attack")
+    table = _with_inner(table, where)
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
     return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
 
 
-def _validating(value: Any) -> Any:
-    return {"name": "pgd", "steps": 10, **value} if isinstance(value, Mapping) and "name" not in value else value
+def _validating(value: Any) -> dict[str, Any]:
+    table = section({"name": value} if isinstance(value, str) else value, "validate")
+    return _with_inner(table if "name" in table else {"name": "pgd", "steps": 10, **table}, "validate")
 
 
 def _check_references(recipe: Recipe) -> None:
