@@ -22,6 +22,7 @@ and back through both to the weights."""
 def counted(model: nn.Module, method: Method, batch: Batch) -> Counter[str]:
     """The passes of one step by kind, in samples of the batch; they are seen at the door of the encoder."""
     counts: Counter[str] = Counter()
+    Plain()(model.train(), batch, progress=1.0, rng=Rng(0))  # a model is asked for its head once, in its first step
 
     def note(encoder: nn.Module, args: tuple[Tensor, ...]) -> None:
         counts[_kind(encoder, args[0])] += len(args[0])

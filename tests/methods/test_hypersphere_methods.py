@@ -1,16 +1,20 @@
 """Methods on a hypersphere head against the losses of the paper written out: margin in training, none in crafting."""
 
+import gc
+import weakref
 from functools import partial
 
 import by_hand
 import pytest
 import torch
+from lightning_fabric import Fabric
 from torch import nn
 from torch.nn import functional as F
 
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Rows
 from holdfast.losses.classification import cross_entropy
+from holdfast.methods._sphere import hypersphere_of
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.cure import CURE
@@ -18,8 +22,9 @@ from holdfast.methods.llr import LLR
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
-from holdfast.models.classifier import Classifier
+from holdfast.models.classifier import Classifier, adapt
 from holdfast.models.heads.hypersphere import Hypersphere
+from holdfast.models.mixed import Mixed
 
 S, M = 12.0, 0.3
 
@@ -44,11 +49,99 @@ def stub():
     return by_hand.Shift(threat=by_hand.threat())
 
 
+class Named(nn.Module):
+    """Layers by name in the order of registration, and what a pass does with them."""
+
+    def __init__(self, run, **layers):
+        super().__init__()
+        self.run = run
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def sphere(width=4, classes=3, **options):
+    return Hypersphere(width, classes, scale=S, margin=M, **options)
+
+
+ELSEWHERE = {
+    "narrow": (lambda: nn.Sequential(Hypersphere(4, 5), nn.Tanh(), nn.Linear(5, 3)), 5),
+    "as wide as the logits": (lambda: nn.Sequential(sphere(), nn.Tanh(), nn.Linear(3, 3)), 3),
+    "scaled after": (lambda: Named(lambda net, x: net.head(x) / S, head=sphere()), 3),
+    "changed in place": (lambda: nn.Sequential(sphere(), nn.LeakyReLU(inplace=True)), 3),
+    "unused": (lambda: Named(lambda net, x: net.last(x), last=nn.Linear(4, 3), head=sphere()), 3),
+}
+OTHER = {"scale": 3.0, "margin": 0.7}
+HERE = {
+    "last": lambda: nn.Sequential(nn.Linear(4, 4), sphere()),
+    "alone": sphere,
+    "another is registered later": lambda: Named(
+        lambda net, x: net.head(x), head=sphere(), aux=Hypersphere(4, 7, **OTHER)
+    ),
+    "another of its size is": lambda: Named(lambda net, x: net.head(x), head=sphere(), aux=Hypersphere(4, 3, **OTHER)),
+    "another runs before": lambda: Named(
+        lambda net, x: net.head(net.mid(x)), head=sphere(), mid=Hypersphere(4, 4, **OTHER)
+    ),
+    "as another number": lambda: Named(lambda net, x: net.head(x.float()).double(), head=sphere().float()),
+    "with dropout": lambda: nn.Sequential(nn.Dropout(0.5), sphere()),
+}
+
+
 @pytest.mark.parametrize("method", [Plain(), ALP(attack=stub()), LLR(attack=stub())])
-def test_a_head_that_does_not_make_the_logits_is_refused(method, rng):
-    model = Classifier(nn.Sequential(Hypersphere(4, 5), nn.Tanh()), nn.Linear(5, 3)).double()
-    with pytest.raises(ValueError, match=r"layer with 5 outputs but 3 logits; .* place of the last layer$"):
-        method(model, by_hand.samples(), progress=0.5, rng=rng)
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_head_that_does_not_make_the_logits_is_refused(place, method, rng):
+    make, outputs = ELSEWHERE[place]
+    message = rf"layer with {outputs} outputs, but its 3 logits do not come from it; .* place of the last layer$"
+    with pytest.raises(ValueError, match=message):
+        method(make().double(), by_hand.samples(), progress=0.5, rng=rng)
+
+
+@pytest.mark.parametrize("place", HERE)
+def test_the_head_that_makes_the_logits_counts(place):
+    model, batch = HERE[place](), by_hand.samples()
+    if place != "as another number":
+        model.double()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(5)
+    out = adapt(model.train()).outputs(batch.x)
+    drawn = torch.get_rng_state()
+    assert hypersphere_of(model, out).scale == S
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert Plain()(model, batch, progress=0.5, rng=None).total.item() > 0
+
+
+def test_a_model_is_asked_once_and_again_when_its_head_is_another():
+    model, x = Classifier(nn.Linear(4, 5), nn.Linear(5, 3)), torch.rand(6, 4)
+    passes = by_hand.Passes().watch(model)
+    assert hypersphere_of(model, model.outputs(x)) is None
+    for scale in (5.0, 7.0):
+        model.head = Hypersphere.instead_of(model.head, scale=scale)
+        for _ in range(3):
+            assert hypersphere_of(model, model.outputs(x)) is model.head
+    assert passes.training.count(False) == 2  # that of asking, in eval mode
+    assert passes.training.count(True) == 7
+
+
+@pytest.mark.parametrize("options", [{}, {"feature_norm": False}])
+def test_wrappers_of_training_do_not_hide_the_head(options):
+    net = Classifier(nn.Linear(4, 4), sphere(**options))
+    mixed = Mixed(net, torch.device("cpu")).train()
+    model = Fabric(accelerator="cpu", devices=1).setup_module(mixed)
+    model.mark_forward_method("outputs")
+    assert hypersphere_of(model, model.outputs(torch.rand(6, 4))) is net.head
+
+
+def test_a_model_that_was_asked_can_go():
+    model = sphere()
+    assert hypersphere_of(model, adapt(model).outputs(torch.rand(6, 4))) is model
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_plain_and_adversarial(rng):

@@ -9,8 +9,8 @@ from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
 from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
 from holdfast.methods._entropy import mean_entropy
+from holdfast.methods._sphere import hypersphere_of
 from holdfast.models.classifier import adapt
-from holdfast.models.heads.hypersphere import hypersphere_of
 from holdfast.rng import Rng
 
 
@@ -42,7 +42,7 @@ class ALP:
         entropy = mean_entropy(model, both, rows, self.smoothing)
         clean, adversarial = _halves(both, len(batch))
         pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": clean.logits})).mean()
-        if (head := hypersphere_of(model, both.logits.shape[1])) is not None:
+        if (head := hypersphere_of(model, both)) is not None:
             pairing = pairing / head.scale**2  # the cosines are paired, not what the head makes of them
         parts = {"cross_entropy": entropy, "logit_pairing": pairing}
         total = entropy + self.weight * pairing

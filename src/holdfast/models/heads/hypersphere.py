@@ -90,16 +90,3 @@ class Hypersphere(nn.Linear):
             lengths: Tensor = torch.linalg.vector_norm(self.weight.detach(), dim=1, keepdim=True)
             return self.weight / lengths
         return unit(self.weight)
-
-
-def hypersphere_of(model: nn.Module, classes: int) -> Hypersphere | None:
-    """The hypersphere head of a model, wherever it stands; one that cannot be its last layer is refused."""
-    found = [module for module in model.modules() if isinstance(module, Hypersphere)]
-    if not found:
-        return None
-    if found[-1].out_features != classes:
-        raise ValueError(
-            f"the model has a hypersphere layer with {found[-1].out_features} outputs but {classes} logits; "
-            "its margin and scale are those of logits, so put it in the place of the last layer"
-        )
-    return found[-1]
