@@ -85,23 +85,38 @@ class Workshop:
         return self.out / method / f"seed-{seed}"
 
     def rehearse(self, chosen: Iterable[tuple[str, int]]) -> None:
-        """One loss of each method that is still to be trained, so that none fails only when its turn comes."""
-        for method, seed in dict(chosen).items():
-            job = self.job(method, seed)
-            if job.done:
-                continue
+        """One loss of each method still to be trained or started from, so that none fails only when its turn comes."""
+        line = [(name, seed) for method, seed in chosen for name in (*self._starts(method), method)]
+        todo = {name: seed for name, seed in line if not self.job(name, seed).done}
+        for place, (method, seed) in enumerate(todo.items()):
+            self.progress("try each method", place, len(todo), method)
             try:
-                with arithmetic(self.recipe.arithmetic):
-                    rehearse(job, self.data, self.fabric.device)
-            except ValueError as error:
-                raise ValueError(f"methods.{method}: {error}") from error
+                self._rehearse(method, seed)
+            except (ValueError, KeyError, FileNotFoundError) as error:
+                said = error.args[0] if isinstance(error, KeyError) and error.args else error
+                raise ValueError(f"methods.{method}: {said}") from error
+            except RuntimeError as error:
+                raise RuntimeError(f"methods.{method}: {error}") from error
+        if todo:
+            self.progress("try each method", len(todo), len(todo), "")
+
+    def _rehearse(self, method: str, seed: int) -> None:
+        starts = self._starts(method)
+        waits = starts and not self.job(starts[-1], seed).done
+        with arithmetic(self.recipe.arithmetic):
+            start = self.recipe.model_of(starts[-1]) if waits else None
+            rehearse(self.job(method, seed), self.data, self.fabric, start)
+
+    def _starts(self, method: str) -> list[str]:
+        """The methods that one starts from, the first to be trained first."""
+        start = self.recipe.methods[method].train.init_from
+        return [] if start is None or start not in self.recipe.methods else [*self._starts(start), start]
 
     def train(self, method: str, seed: int) -> None:
         """Train one model unless it is there; a model it starts from is trained first."""
         job = self.job(method, seed)
-        start = self.recipe.methods[method].train.init_from
-        if start is not None and start in self.recipe.methods:
-            self.train(start, seed)
+        if starts := self._starts(method):
+            self.train(starts[-1], seed)
         words = f"train {method}, seed {seed}"
         with arithmetic(self.recipe.arithmetic):
             train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))

@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Cost, Method, Terms
+from holdfast.contracts import Attack, Cost, Terms
 from holdfast.data import DataSet, Split
 from holdfast.report.atomic import write_text
 from holdfast.rng import Rng
@@ -80,45 +80,68 @@ Tick = Callable[[int, int, str], None]
 """Told (steps done, steps in all, a few words) after every step."""
 
 
+class Stage:
+    """What a step of training is computed with, built alike to train and to rehearse: model, method, batches."""
+
+    def __init__(self, job: Job, data: DataSet, fabric: Fabric) -> None:
+        plan = job.entry.train
+        self.job, self.rng = job, Rng(job.seed)
+        self.method = deepcopy(job.entry.method)  # parameters of its own belong to this run alone
+        self.net = build_model(job.model, data.shape, len(data.classes), job.seed)
+        self.batches = Batches(data.train, plan.batch, self.method.needs, job.seed, fabric.device, plan.augment)
+        self.steps = self.batches.order.steps
+        self.total = plan.epochs * self.steps
+        if not job.done:
+            check_schedule(plan, self.steps)
+            check_precision(plan, fabric.device)
+        if isinstance(self.method, nn.Module):
+            fabric.to_device(self.method)
+        self.bare = build_optimizer(plan.optimizer, self.net, self.method)
+        self.precision = Precision(plan, self.net, self.method, fabric.device)
+        self.model, self.optimizer = fabric.setup(self.precision.model, self.bare)
+        self.model.mark_forward_method("outputs")
+
+    def start(self, weights: checkpoint.Tensors | None = None) -> None:
+        """Put in what training starts from: the file that the job names, or these weights where it is not there yet."""
+        path = self.job.init_from
+        if path is not None:
+            checkpoint.load_weights(self.net, checkpoint.read(path)[0] if weights is None else weights, path)
+
+    def seed(self) -> None:
+        """Seed torch's own generator, which some models draw from."""
+        torch.manual_seed(self.rng.fork("torch").seed)
+
+    def terms(self, step: int, which: Tensor) -> Terms:
+        """What the method computes in this step, on these samples."""
+        self.model.train()
+        batch = self.batches.batch(step, which)
+        ask = partial(self.method, self.model, batch, progress=step / self.total, rng=self.rng.fork(step))
+        return self.precision.terms(step, ask)
+
+
 def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
     """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
-    plan, method = job.entry.train, deepcopy(job.entry.method)  # parameters of its own belong to this run alone
-    rng = Rng(job.seed)
-    net = build_model(job.model, data.shape, len(data.classes), job.seed)
-    if job.init_from is not None:
-        checkpoint.load_weights(net, checkpoint.read(job.init_from)[0], job.init_from)
-    batches = Batches(data.train, plan.batch, method.needs, job.seed, fabric.device, plan.augment)
-    steps = batches.order.steps
-    total = plan.epochs * steps
-    if not job.done:
-        check_schedule(plan, steps)
-        check_precision(plan, fabric.device)
+    plan, stage = job.entry.train, Stage(job, data, fabric)
+    stage.start()
     job.claim(data)  # only now: what cannot be built must not take the folder
     if job.done:
         return
-    if isinstance(method, nn.Module):
-        fabric.to_device(method)
-    bare = build_optimizer(plan.optimizer, net, method)
-    precision = Precision(plan, net, method, fabric.device)
-    model, optimizer = fabric.setup(precision.model, bare)
-    model.mark_forward_method("outputs")
-    run = _Run(job, net, method, optimizer, batches, precision)
+    steps, total, optimizer = stage.steps, stage.total, stage.optimizer
+    run = _Run(stage)
     run.resume()
-    schedule = scheduled(plan, bare, steps, run.step)
+    schedule = scheduled(plan, stage.bare, steps, run.step)
     while not run.ended:
         epoch, place = divmod(run.step, steps)
-        order = batches.order.epoch(epoch)
+        order = stage.batches.order.epoch(epoch)
         for which in order[place:]:
             started = time.perf_counter()
-            model.train()
-            batch = batches.batch(run.step, which)
-            ask = partial(method, model, batch, progress=run.step / total, rng=rng.fork(run.step))
-            terms = precision.terms(run.step, ask)
-            _stop_if_broken(terms, run.step)
+            terms = stage.terms(run.step, which)
+            if said := broken(terms, run.step):
+                raise FloatingPointError(f"{said}; try a smaller learning rate or a longer eps warm-up")
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(terms.total)
             if plan.clip_norm is not None:
-                _clip(fabric, model, optimizer, plan.clip_norm, run.step)
+                _clip(fabric, stage.model, optimizer, plan.clip_norm, run.step)
             optimizer.step()
             run.average.after_step()
             run.step += 1
@@ -140,22 +163,15 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
 class _Run:
     """What changes during training, its log and its files."""
 
-    def __init__(
-        self,
-        job: Job,
-        net: nn.Module,
-        method: Method,
-        optimizer: torch.optim.Optimizer,
-        batches: Batches,
-        precision: Precision,
-    ) -> None:
-        self.job, self.net, self.optimizer, self.batches = job, net, optimizer, batches
-        self.method = method if isinstance(method, nn.Module) else nn.Module()  # the others have nothing to remember
+    def __init__(self, stage: Stage) -> None:
+        self.job, self.net, self.optimizer, self.batches = stage.job, stage.net, stage.optimizer, stage.batches
+        # the others have nothing to remember
+        self.method = stage.method if isinstance(stage.method, nn.Module) else nn.Module()
         self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
         self.cost = Cost()
-        self.average, self.precision = Average(job.entry.train, net, batches), precision
+        self.average, self.precision = Average(self.job.entry.train, self.net, self.batches), stage.precision
         self.lines: list[str] = []
-        torch.manual_seed(Rng(job.seed).fork("torch").seed)  # for models that draw from torch's own generator
+        stage.seed()
 
     @property
     def ended(self) -> str:
@@ -245,14 +261,12 @@ class _Run:
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
 
-def _stop_if_broken(terms: Terms, step: int) -> None:
+def broken(terms: Terms, step: int) -> str:
+    """What is wrong with a loss that is not finite; nothing if it is."""
     if torch.isfinite(terms.total):
-        return
+        return ""
     bad = [name for name, value in terms.parts.items() if not torch.isfinite(value)]
-    raise FloatingPointError(
-        f"the loss is {terms.total.item():g} at step {step} (term {', '.join(bad) or 'total'}); "
-        "try a smaller learning rate or a longer eps warm-up"
-    )
+    return f"the loss is {terms.total.item():g} at step {step} (term {', '.join(bad) or 'total'})"
 
 
 def _clip(fabric: Fabric, model: Any, optimizer: Any, longest: float, step: int) -> None:
