@@ -79,6 +79,18 @@ def test_a_loss_that_is_no_number_is_refused(toys: DataSet, tmp_path: Path) -> N
         rehearse(toy_job(tmp_path, Watched([], nan)), toys, FABRIC)
 
 
+def test_bfloat16_that_cannot_be_used_is_refused(
+    toys: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def died(*_: object) -> None:
+        raise ValueError("a trial of bfloat16 died")
+
+    monkeypatch.setattr("holdfast.run.precision.chosen", died)
+    rehearse(toy_job(tmp_path), toys, FABRIC)
+    with pytest.raises(ValueError, match="a trial of bfloat16 died"):
+        rehearse(toy_job(tmp_path, precision="bf16-mixed"), toys, FABRIC)
+
+
 class Normed(nn.Module):
     """An encoder whose batch norm sees one value of each sample."""
 
