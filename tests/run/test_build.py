@@ -85,6 +85,8 @@ def test_threats() -> None:
 def test_an_eps_of_its_own_keeps_norm_and_box() -> None:
     attack = build_attack({"name": "pgd", "eps": "1/4"}, "a", build_threat({"norm": "l2", "eps": 1, "low": -1}, "t"))
     assert (attack.threat.norm.name, attack.threat.eps, attack.threat.low) == ("l2", 0.25, -1)
+    with pytest.raises(ValueError, match=r"^unknown key 'eps' in a; known: attack, scale$"):
+        build_attack({"name": "feature_norm", "eps": 0.1, "attack": {"name": "pgd"}}, "a", attack.threat)
 
 
 def test_losses_with_settings() -> None:

@@ -19,7 +19,7 @@ from workbench import toy
 from holdfast.data import DataSet
 from holdfast.report.records import Records
 from holdfast.run import evaluate as evaluation
-from holdfast.run import own
+from holdfast.run import find, own
 
 NETS = """
 import torch
@@ -216,6 +216,12 @@ def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
     assert facts["attacks"]["pgd:steps=4,step=1/50"]["settings"]["step"] == 0.02
     assert facts["data"]["name"] == "npz:toy.npz"
     assert facts["versions"]["torch"] == torch.__version__
+
+
+def test_an_attack_with_another_inside() -> None:
+    plan = own.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
+    inside = plan.attacks["feature_norm"].attack  # type: ignore[attr-defined]
+    assert (find.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
 
 def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:

@@ -121,7 +121,7 @@ def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
     """An attack from a table with its name; ``eps`` alone changes the radius of the recipe's threat."""
     table = section({"name": value} if isinstance(value, str) else value, where)
     cls = member("attack", table.pop("name", where.rpartition(".")[2]), where)
-    if "eps" in table and threat is not None:
+    if "eps" in table and threat is not None and "threat" in [field.name for field in fields(cls)]:
         table["threat"] = {"norm": threat.norm.name, "eps": table.pop("eps"), "low": threat.low, "high": threat.high}
     return cast(Attack, build(cls, table, where, {} if threat is None else {"threat": threat}))
 

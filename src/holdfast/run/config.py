@@ -192,10 +192,10 @@ def _with_crafting(value: Any, where: str) -> dict[str, Any]:
 def _crafting(value: Any, where: str) -> dict[str, Any]:
     """An attack for training or transfer: PGD unless another is named, and its last iterate where there is a choice."""
     table = {"name": "pgd", **section({"name": value} if isinstance(value, str) else value, where)}
-    return _with_inner({"keep": "last", **table} if "keep" in _choices(table, where) else table, where)
+    return completed({"keep": "last", **table} if "keep" in _choices(table, where) else table, where)
 
 
-def _with_inner(table: Table, where: str) -> dict[str, Any]:
+def completed(table: Table, where: str) -> dict[str, Any]:
     """The table of an attack, that of an attack inside it completed."""
     inner = (
         {"attack": _crafting(table.get("attack", {}), f"{where}.attack")} if "attack" in _choices(table, where) else {}
@@ -214,7 +214,7 @@ def _attacking(name: str, value: Any) -> dict[str, Any]:
 
 def _attack(name: str, table: dict[str, Any], threat: Threat) -> Attack | TransferPlan:
     where = f"attacks.{name}"
-    table = _with_inner(table, where)
+    table = completed(table, where)
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
@@ -223,7 +223,7 @@ def _attack(name: str, table: dict[str, Any], threat: Threat) -> Attack | Transf
 
 def _validating(value: Any) -> dict[str, Any]:
     table = section({"name": value} if isinstance(value, str) else value, "validate")
-    return _with_inner(table if "name" in table else {"name": "pgd", "steps": 10, **table}, "validate")
+    return completed(table if "name" in table else {"name": "pgd", "steps": 10, **table}, "validate")
 
 
 def _check_references(recipe: Recipe) -> None:

@@ -23,7 +23,7 @@ from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
 from holdfast.run import source, toml
 from holdfast.run.build import build_attack, build_threat, json_table, scalar, table_of
-from holdfast.run.config import EvaluatePlan
+from holdfast.run.config import EvaluatePlan, completed
 from holdfast.run.evaluate import Subject, evaluate, trials
 from holdfast.run.imported import Own, build, identity, importable, look
 from holdfast.run.stored import read_json
@@ -108,7 +108,7 @@ def _attacks(given: Sequence[str], threat: Threat) -> dict[str, Attack]:
         name, where = "".join(text.split()), f"--attack {text}"
         if name in found:
             raise ValueError(f"{where} is given twice; give attacks that differ")
-        found[name] = build_attack(_attack_table(text, where), where, threat)
+        found[name] = build_attack(completed(_attack_table(text, where), where), where, threat)
     return found
 
 
