@@ -69,7 +69,7 @@ class Classifier(nn.Module):
         return logits
 
 
-def plain(model: nn.Module) -> TypeGuard[Classifier]:
+def as_written(model: nn.Module) -> TypeGuard[Classifier]:
     """Whether a model is a classifier whose passes are those written here, not those of a class made of it."""
     own = type(model)
     return issubclass(own, Classifier) and own.forward is Classifier.forward and own.outputs is Classifier.outputs
@@ -118,11 +118,10 @@ def adapt(module: nn.Module, layer: str | None = None) -> Model:
     Features are the input of the last Linear layer that runs, or the output of the module named by ``layer``
     (``"logits"`` for the logits themselves). A network in which no Linear layer runs has its logits as features.
     """
-    layers = dict(module.named_children())
-    outdone = getattr(type(module), "outputs", None) is Classifier.outputs and not plain(module)  # by a forward pass
-    if isinstance(module, Model) and layer is None and "outputs" not in layers and not outdone:  # or a layer so called
-        return module
-    return Adapted(module, layer)
+    named = "outputs" in dict(module.named_children())  # a user's layer may have that name
+    inherited = getattr(type(module), "outputs", None) is Classifier.outputs  # which knows of no other forward pass
+    known = layer is None and not named and (as_written(module) or not inherited)
+    return module if known and isinstance(module, Model) else Adapted(module, layer)
 
 
 def _named(module: nn.Module, layer: str) -> nn.Module:

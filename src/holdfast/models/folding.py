@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _has_any_global_hook
 
 from holdfast.models import runs
-from holdfast.models.classifier import Classifier, plain
+from holdfast.models.classifier import Classifier, as_written
 from holdfast.models.layers import Raised
 from holdfast.models.packed import OFTEN
 from holdfast.models.tracing import attributes, slope, structure, trace
@@ -161,10 +161,10 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     lowered = dtype == torch.bfloat16
     if not lowered and not any(isinstance(module, _NORMS) for module in model.modules()):
         return "it has no batch norm"
-    if not plain(model) and hasattr(model, "outputs"):
+    if not as_written(model) and hasattr(model, "outputs"):
         return "it has outputs of its own"
-    kept = [model.head] if lowered and plain(model) and isinstance(model.head, nn.Linear) else []
-    root = _Both(model, bool(kept)) if plain(model) else model
+    kept = [model.head] if lowered and as_written(model) and isinstance(model.head, nn.Linear) else []
+    root = _Both(model, bool(kept)) if as_written(model) else model
     traced = trace(root)
     if isinstance(traced, str):
         return traced
@@ -176,12 +176,12 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     if not pairs and not lowered:
         return "no batch norm follows a layer directly"
     copies = _lower(graph, [*kept, *(target for *_, target in pairs)], dtype) if lowered else []
-    if not plain(model):
+    if not as_written(model):
         _open(graph)
     joined = runs.join(graph)
     graph.graph.lint()
     graph.recompile()
-    normalize = model.normalize if plain(model) else nn.Identity()
+    normalize = model.normalize if as_written(model) else nn.Identity()
     return Folded(fx.GraphModule(root, traced), graph, pairs, copies, joined, normalize, dtype)
 
 
