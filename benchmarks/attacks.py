@@ -27,7 +27,7 @@ from bench.table import markdown
 from bench.timing import machine
 from bench.training import trained, training_step
 
-from holdfast.report.atomic import write_text
+from holdfast.records.atomic import write_text
 from holdfast.run.study import commit
 
 ALL = ("mlp", "lenet", "conv")

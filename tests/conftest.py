@@ -1,14 +1,22 @@
-"""What every test shares: one thread, repeatable examples, a source of randomness."""
+"""What every test shares: one thread, repeatable examples, a source of randomness, a tiny study, the command line."""
 
 import os
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor
 
+from holdfast import data
+from holdfast.data import DataSet
 from holdfast.rng import Rng
+from holdfast.run import cli
+from tiny_study import TINY, toy
 
 # virtual machines were seen that advertise AMX and kill the process that uses it; read at torch's first convolution
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -41,5 +49,67 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _same_arithmetic_everywhere() -> Iterator[None]:
     """Tests mean the same on every machine: lower precision only where a test asks for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.models.arithmetic.has_bfloat16", lambda device: False)
+        patch.setattr("holdfast.crafting.arithmetic.has_bfloat16", lambda device: False)
         yield
+
+
+Call = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture(scope="session")
+def digits() -> DataSet:
+    return data.load("digits", valid=0.1, seed=0)
+
+
+@pytest.fixture(scope="session")
+def toys() -> DataSet:
+    return toy()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """``call("run", recipe)`` gives exit code, stdout and stderr."""
+
+    def run(*args: object) -> SimpleNamespace:
+        monkeypatch.setenv("HOLDFAST_TRACEBACK", "")
+        monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, args)])
+        capsys.readouterr()
+        code = called()
+        said = capsys.readouterr()
+        return SimpleNamespace(code=code, out=said.out, err=said.err)
+
+    return run
+
+
+def called() -> int:
+    """The exit code of the command line with today's sys.argv."""
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny study after ``holdfast run``; tests only read it."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "tiny.toml").write_text(TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["holdfast", "run", str(folder / "tiny.toml"), "--out", str(folder / "out")])
+        assert called() == 0
+    return folder
+
+
+@pytest.fixture
+def study(finished: Path, tmp_path: Path) -> SimpleNamespace:
+    """A copy of the finished study to do as one likes with."""
+    shutil.copytree(finished, tmp_path / "study")
+    return SimpleNamespace(recipe=tmp_path / "study" / "tiny.toml", out=tmp_path / "study" / "out")

@@ -15,8 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from holdfast.report.records import Records
-from holdfast.run import cli, config, own, sweep
+from holdfast.recipes import schema
+from holdfast.records.records import Records
+from holdfast.run import cli, own, sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -75,8 +76,8 @@ def test_the_recipe_of_the_page_loads() -> None:
     (text,) = blocks("docs/recipes.md", "toml")
     table = tomllib.loads(text)
     base = table.pop("base")
-    recipe = config.read(table, "the page")
-    assert base in config.names()
+    recipe = schema.read(table, "the page")
+    assert base in schema.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast import geometry
-from holdfast.geometry import neighbors
+from holdfast import neighbors as search
+from holdfast.neighbors import neighbors
 from holdfast.rng import Rng
 
 
@@ -70,7 +70,7 @@ def test_a_query_that_float32_cannot_hold() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     points, queries = rand(500, 8), rand(90, 8)
     whole = neighbors(queries, points, 4)
-    monkeypatch.setattr(geometry, "_ENTRIES", 3000)
+    monkeypatch.setattr(search, "_ENTRIES", 3000)
     for part, expected in zip(neighbors(queries, points, 4), whole, strict=True):
         assert torch.equal(part, expected)
 
@@ -79,7 +79,7 @@ def test_no_table_of_all_distances_is_held(products: list[int]) -> None:
     points = rand(60_000, 3)
     neighbors(points[:2000], points, 2)
     assert len(products) > 1
-    assert max(products) <= geometry._ENTRIES
+    assert max(products) <= search._ENTRIES
 
 
 @pytest.mark.parametrize("k", [0, 6, -1])

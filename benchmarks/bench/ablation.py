@@ -14,9 +14,8 @@ from bench.peers import usual
 from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import Times, interleaved
 from holdfast import PGD, Rng
-from holdfast.attacks import _micro
-from holdfast.models import blocks, folding, layers, runs
-from holdfast.models.unchanged import Unchanged
+from holdfast.crafting import blocks, folding, fused, layers, microbatch
+from holdfast.crafting.unchanged import Unchanged
 
 _MICRO = (32, 64, 128, 256, 512)
 _HUGE, _SMALL = 1 << 30, 50
@@ -52,7 +51,7 @@ def otherwise(name: str, module: ModuleType, value: object) -> Iterator[None]:
 # images stay plane by plane in the folded network
 no_channels_last = partial(otherwise, "channels_last", torch, torch.contiguous_format)
 # every layer is a node of autograd's graph
-no_runs = partial(otherwise, "join", runs, lambda graph: [])
+no_runs = partial(otherwise, "join", fused, lambda graph: [])
 # weights of linear layers stay in their plain order
 no_packing = partial(otherwise, "worth_packing", layers, lambda weight: False)
 # the gradient of images is computed pixel by pixel
@@ -72,12 +71,12 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     full = {"as it is": partial(last, nullcontext), "no folding": partial(last, no_folding)}
     full |= {"no channels-last": partial(last, no_channels_last), "no runs": partial(last, no_runs)}
     full |= {"no packing": partial(last, no_packing), "no blocks of pixels": partial(last, no_blocks)}
-    full |= {f"micro-batch {size}": partial(last, partial(_micro.micro, size)) for size in _MICRO}
+    full |= {f"micro-batch {size}": partial(last, partial(microbatch.micro, size)) for size in _MICRO}
     early = {
         "as it is": partial(fooled, nullcontext),
         "nobody leaves": partial(worst, nullcontext),
         "nobody takes the place of who left": partial(_apart, plain, x, y, subject, sizes.timed_steps),
-        "all samples in one batch": partial(fooled, partial(_micro.micro, _HUGE)),
+        "all samples in one batch": partial(fooled, partial(microbatch.micro, _HUGE)),
     }
     small = partial(_run, defended, x[:_SMALL], y[:_SMALL], subject, sizes.timed_steps, "last")
     few = {"as it is": partial(small, nullcontext), "no packing": partial(small, no_packing)}
@@ -93,7 +92,7 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
         {"what": what, "value": row["ratio"], "wanted": "", "met": None} for what, row in zip(words, told, strict=True)
     ]
     facts = {"n": len(x), "repeats": bench.budget.repeats, "steps": sizes.timed_steps, "eps": subject.eps}
-    facts |= {"micro": _micro.USUAL, "dtype": usual(), "failed": failed}
+    facts |= {"micro": microbatch.USUAL, "dtype": usual(), "failed": failed}
     return {"facts": facts | {"data": bench.data_name(name)}, "rows": rows, "headlines": headlines}
 
 
@@ -104,7 +103,7 @@ def _run(model: nn.Module, x: Tensor, y: Tensor, subject: Subject, steps: int, k
 
 def _apart(model: nn.Module, x: Tensor, y: Tensor, subject: Subject, steps: int) -> None:
     """One micro-batch after another, each until its last sample is done."""
-    for some, labels in zip(x.split(_micro.USUAL), y.split(_micro.USUAL), strict=True):
+    for some, labels in zip(x.split(microbatch.USUAL), y.split(microbatch.USUAL), strict=True):
         _run(model, some, labels, subject, steps, "fooled", nullcontext)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from bench.table import markdown
 from bench.timing import machine
-from holdfast.report.atomic import write_text
+from holdfast.records.atomic import write_text
 from holdfast.run.study import commit
 
 
@@ -55,7 +55,8 @@ def code() -> str:
     """A digest of the sources that decide the numbers."""
     here = Path(__file__).resolve().parents[1]
     package = here.parent / "src" / "holdfast"
-    folders = [package / name for name in ("attacks", "methods", "models", "losses")]
+    folders = [
+        package / name for name in ("attacks", "crafting", "evaluation", "losses", "methods", "models", "training")
+    ]
     files = [*here.rglob("*.py"), *package.glob("*.py"), *(f for folder in folders for f in folder.rglob("*.py"))]
-    files += [package / "run" / f"{name}.py" for name in ("judge", "train", "evaluate")]
     return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]

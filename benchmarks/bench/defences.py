@@ -13,11 +13,11 @@ from bench.timing import interleaved
 from bench.training import Stepper
 from holdfast import ALP, PGD, TLA, Adversarial, Batch, Plain
 from holdfast.contracts import Method
+from holdfast.crafting.arithmetic import arithmetic
 from holdfast.methods.cure import CURE
 from holdfast.methods.llr import LLR
 from holdfast.methods.trades import TRADES
 from holdfast.methods.triplet import Triplet
-from holdfast.models.arithmetic import arithmetic
 
 BATCH, TURNS, PAIRS = 50, 25, 30
 TOGETHER = {"mlp": 15, "conv": 5}  # steps in turns whose medians count: single ones scatter too much

@@ -18,7 +18,7 @@ from bench.peers import Field, usual
 from bench.subjects import SUBJECTS, Bench, dataset, first
 from bench.timing import forget_peak, peak_memory
 from holdfast import PGD
-from holdfast.run.evaluate import Subject, Trial, evaluate
+from holdfast.evaluation.evaluate import Subject, Trial, evaluate
 
 _STEPS = 1  # memory does not depend on the number of steps
 _ALLOWED = 1.1

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from bench.training import Stepper
 from holdfast import PGD, Batch, Rng, Rows, Threat, adapt
 from holdfast.contracts import Method
+from holdfast.crafting.view import frozen
 from holdfast.losses.classification import cross_entropy
 from holdfast.methods.plain import Plain
-from holdfast.models.crafting import frozen
 
 LOOK, CRAFT, TRAIN, TWICE = "look", "craft", "train", "twice"
 """A pass without gradients; there and back to the input; there and back to the weights; and there, back to the input,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import PGD, LInf, Rng, Threat, arithmetic
-from holdfast.models.arithmetic import chosen, has_bfloat16
+from holdfast.crafting.arithmetic import chosen, has_bfloat16
 
 Pgd = Callable[[nn.Module, Tensor, Tensor, float, float, int], Tensor]
 

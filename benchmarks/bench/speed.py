@@ -11,10 +11,10 @@ from bench.strength import LEAVING, held
 from bench.subjects import SUBJECTS, Bench, Subject
 from bench.timing import PRODUCT_FLOPS, Times, interleaved, product
 from holdfast import PGD, Rng, Rows
-from holdfast.attacks import _micro
 from holdfast.contracts import Meter
+from holdfast.crafting import microbatch
+from holdfast.crafting.view import described, frozen
 from holdfast.losses.classification import cross_entropy
-from holdfast.models.crafting import described, frozen
 
 FIRST = next(iter(OURS))
 _WANTED = {"mlp": 0.95, "lenet": 1.15, "conv": 1.15}
@@ -93,10 +93,10 @@ def undefended(bench: Bench, name: str) -> dict[str, Any]:
     x, y = bench.samples(name, bench.sizes(name).undefended)
     step = step_of(subject, _UNDEFENDED_STEPS)
     rivals = _fastest_peer(bench, model, subject, x, y)
-    size = _micro.measured(model, x, y)  # as an evaluation does, once
+    size = microbatch.measured(model, x, y)  # as an evaluation does, once
 
     def mine(*asked: Any) -> Tensor:
-        with _micro.micro(size):
+        with microbatch.micro(size):
             return ours_leaving(*asked)
 
     calls: dict[str, Pgd] = {LEAVING: mine, **rivals}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bench.peers import OURS, PEERS, SAME, Pgd, dtypes, ours_leaving, said
 from bench.subjects import SUBJECTS, Bench, Subject
 from holdfast import Rng
-from holdfast.run.judge import judge, predict
+from holdfast.evaluation.judge import judge, predict
 
 PART = 250  # peers are given so many samples at once: all at once would not fit into memory
 LEAVING = "holdfast, leaving"

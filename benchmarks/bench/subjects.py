@@ -17,11 +17,11 @@ from bench.peers import Field, said
 from holdfast import PGD, Adversarial, LInf, Plain, Threat, data
 from holdfast.contracts import Method
 from holdfast.data import DataSet, Split
-from holdfast.run import checkpoint
-from holdfast.run.assemble import build_model
-from holdfast.run.config import Entry, SchedulePlan, TrainPlan
-from holdfast.run.model import HeadPlan, ModelPlan
-from holdfast.run.train import Job, train
+from holdfast.recipes.assemble import build_model
+from holdfast.recipes.model import HeadPlan, ModelPlan
+from holdfast.recipes.schema import Entry, SchedulePlan, TrainPlan
+from holdfast.records import snapshot
+from holdfast.training.train import Job, train
 
 WARMUP = 0.35
 
@@ -96,7 +96,7 @@ class Bench:
         train(job, some, Fabric(accelerator="cpu", devices=1), lambda done, total, said: None)
         model = build_model(job.model, some.shape, len(some.classes), seed)
         path = job.folder / "last.safetensors"
-        checkpoint.load_weights(model, checkpoint.read(path)[0], path)
+        snapshot.load_weights(model, snapshot.read(path)[0], path)
         # frozen: peers that call backward() would else pay for gradients of weights, which nobody needs
         return model.eval().requires_grad_(False)
 

@@ -14,10 +14,10 @@ from bench.subjects import SUBJECTS, WARMUP, Bench, Subject, fresh
 from bench.timing import Times, interleaved
 from holdfast import PGD, Adversarial, Batch, Rng, Rows, Terms, adapt
 from holdfast.contracts import Method, Needs
+from holdfast.crafting.view import unwrapped
 from holdfast.losses.classification import cross_entropy
-from holdfast.models.crafting import unwrapped
-from holdfast.run.assemble import build_optimizer
-from holdfast.run.config import OptimizerPlan
+from holdfast.recipes.schema import OptimizerPlan
+from holdfast.training.optimizer import build_optimizer
 
 RIVAL = "torchattacks"
 _JUDGED_STEPS, _LEVEL, _TURNS = 40, 0.01, 4

@@ -10,6 +10,7 @@ from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Batch, Outputs, Rows, Terms
+from holdfast.crafting.arithmetic import arithmetic
 from holdfast.geometry import L0, L1, L2, LInf, Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
@@ -20,7 +21,6 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
 from holdfast.methods.triplet import Triplet
-from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier, adapt
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.rng import Rng

@@ -1,4 +1,4 @@
-"""Norms, threats and nearest neighbors: the only place where a norm is spelled out.
+"""Norms and threats: the only place where a norm is spelled out.
 
 A norm has four verbs: ``length`` of perturbations, Euclidean ``project``-ion onto ball ∩ box, the ``steepest``
 direction for a gradient, and a random ``sample`` of the ball. Perturbations are (b, ...) tensors, lengths (b,).
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from holdfast.contracts import Norm
 from holdfast.rng import Rng
+
+TINY = 1e-20  # inside square roots, as in the TLA code: a zero feature has distance 1 to all and a finite gradient
 
 
 def _flat(d: Tensor) -> Tensor:
@@ -28,8 +30,8 @@ def _pixels(d: Tensor) -> Tensor:
     return d.flatten(2) if d.ndim == 4 else _flat(d)[:, None]
 
 
-def _whole(values: Tensor) -> Tensor:
-    # torch sums float16 and float32 in their own precision; a judge's length deserves better
+def to_double(values: Tensor) -> Tensor:
+    """The values in float64, in which torch sums without loss; MPS has no float64 and keeps its type."""
     return values if values.device.type == "mps" else values.double()
 
 
@@ -65,7 +67,7 @@ class L2:
 
     def length(self, d: Tensor) -> Tensor:
         """(b,) lengths."""
-        lengths: Tensor = torch.linalg.vector_norm(_whole(_flat(d)), dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(to_double(_flat(d)), dim=1)
         return lengths.to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -121,7 +123,7 @@ class L1:
 
     def length(self, d: Tensor) -> Tensor:
         """(b,) lengths."""
-        return _whole(_flat(d).abs()).sum(1).to(d.dtype)
+        return to_double(_flat(d).abs()).sum(1).to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The nearest point in ball ∩ box: shrink every |d| by one threshold, then clip.
@@ -263,7 +265,7 @@ class Threat:
         """(b,) whether each point is finite, in the box and within eps of x."""
         flat = _flat(x_adv)
         boxed = ((flat >= self.low) & (flat <= self.high) & flat.isfinite()).all(1)
-        return boxed & (self.norm.length(_whole(x_adv) - _whole(x)) <= self.eps * (1 + 1e-5) + 1e-7)
+        return boxed & (self.norm.length(to_double(x_adv) - to_double(x)) <= self.eps * (1 + 1e-5) + 1e-7)
 
     def check(self, x: Tensor) -> None:
         """Refuse inputs that are not numbers or lie outside the box."""
@@ -281,62 +283,11 @@ class Threat:
             )
 
 
-_ENTRIES = 1 << 24  # of a block of distances: 64 MiB in float32
+def length(features: Tensor) -> Tensor:
+    """(b, 1) Euclidean length of each row; just above zero for zero rows, so that these have a gradient."""
+    return (features.square().sum(-1, keepdim=True) + features.shape[-1] * TINY).sqrt()
 
 
-def neighbors(queries: Tensor, points: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest ``points`` of each query: squared Euclidean distances and indices, both (q, k), nearest first.
-
-    Equally near points are ordered by index. Candidates are searched in float32, and measured in float64 as sums of
-    squared differences, until the rounding of the search cannot hide a nearer point. Memory grows with the sizes of
-    the inputs and not with their product.
-    """
-    if not 1 <= k <= len(points):
-        raise ValueError(f"k is {k} but there are {len(points)} points; it must lie from 1 to that number")
-    if queries.ndim != 2 or points.ndim != 2 or queries.shape[1] != points.shape[1]:
-        raise ValueError(f"queries {tuple(queries.shape)} and points {tuple(points.shape)} are not rows of one length")
-    search = _Search(points, _whole(points).mean(0))
-    found = [search.nearest(block, k) for block in torch.split(queries, max(1, _ENTRIES // len(points)))]
-    distances, index = zip(*found, strict=True)  # an empty tensor splits into one empty block
-    return torch.cat(distances), torch.cat(index)
-
-
-class _Search:
-    """Points moved to their centre and scaled to length one at most, so that float32 holds what tells them apart."""
-
-    def __init__(self, points: Tensor, centre: Tensor) -> None:
-        self.points, self.centre = points, centre
-        moved = _whole(points) - centre
-        self.scale = float(torch.linalg.vector_norm(moved, dim=1).max()) or 1.0
-        self.scaled = (moved / self.scale).float()
-        self.squares = self.scaled.square().sum(1)
-
-    def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Squared distances and indices of the k nearest points of a block of queries."""
-        moved = ((_whole(queries) - self.centre) / self.scale).float()
-        rough = torch.addmm(self.squares, moved, self.scaled.T, alpha=-2)  # the queries' own squares change no order
-        length = torch.linalg.vector_norm(moved, dim=1)
-        # a product of d numbers errs by d roundings of the lengths' product at most; 16 more cover all else
-        error = (self.scaled.shape[1] + 16) * torch.finfo(rough.dtype).eps * (length + 1).square()
-        return self._measured(queries, rough, length.square() - error, k, min(len(self.points), k + 8))
-
-    def _measured(
-        self, queries: Tensor, rough: Tensor, shift: Tensor, k: int, candidates: int
-    ) -> tuple[Tensor, Tensor]:
-        values, index = rough.topk(candidates, dim=1, largest=False)
-        index = index.sort(1).values
-        distance, order = self._distances(queries, index).sort(dim=1, stable=True)
-        distance, index = distance[:, :k], index.gather(1, order)[:, :k]
-        # not "<=": what float32 cannot hold became NaN
-        unsure = ~(_whole(values[:, -1] + shift) * self.scale**2 > distance[:, -1])
-        if candidates < len(self.points) and unsure.any():
-            more = min(len(self.points), 8 * candidates)
-            distance[unsure], index[unsure] = self._measured(queries[unsure], rough[unsure], shift[unsure], k, more)
-        return distance, index
-
-    def _distances(self, queries: Tensor, index: Tensor) -> Tensor:
-        rows = torch.arange(len(queries), device=index.device).repeat_interleave(index.shape[1])
-        size = max(1, _ENTRIES // 8 // self.points.shape[1])
-        pairs = zip(torch.split(rows, size), torch.split(index.flatten(), size), strict=True)
-        found = [(_whole(queries[i]) - _whole(self.points[j])).square().sum(1) for i, j in pairs]
-        return torch.cat(found).reshape(index.shape)
+def unit(features: Tensor) -> Tensor:
+    """Features scaled to Euclidean length one."""
+    return features / length(features)

@@ -8,11 +8,12 @@ import torch
 from subjects import Counted, Net, samples
 from torch import Tensor, nn
 
-from holdfast.attacks import _ascent, _micro
+from holdfast.attacks import _ascent
 from holdfast.attacks._ascent import Keep, gradient
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Cost, Outputs, Rows
+from holdfast.crafting import microbatch
 from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import cross_entropy, logit_difference
 from holdfast.rng import Rng
@@ -165,7 +166,7 @@ def test_micro_batches_are_full_while_samples_wait(
     keep: Keep, restarts: int, micro: int, net: Net, rng: Rng, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pass has min(micro, samples not done) rows, so no pass is wasted on the fooled or on the done."""
-    monkeypatch.setattr(_micro, "size", lambda: micro)
+    monkeypatch.setattr(microbatch, "size", lambda: micro)
     steps, counted = 3, Counted(net)
     passes = restarts * (steps + (keep == "worst" or restarts > 1))
     attack = PGD(threat=Threat(LInf(), 0.05), steps=steps, restarts=restarts, keep=keep, loss=logit_difference)

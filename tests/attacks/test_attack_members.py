@@ -11,8 +11,8 @@ import torch
 from subjects import EPS, MEMBERS, RANDOM, Counted, Net, build, member, samples
 from torch import Tensor, nn
 
-from holdfast.attacks import _micro
 from holdfast.contracts import Attack, Cost, Outputs, Rows
+from holdfast.crafting import microbatch
 from holdfast.geometry import NORMS, LInf, Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.rng import Rng
@@ -151,7 +151,7 @@ def test_a_result_does_not_depend_on_the_neighbours(
     together = attack(net, x, rows, rng=rng)
     alone = [attack(net, x[i : i + 1], rows.take(torch.tensor([i])), rng=rng) for i in range(7)]
     order = torch.tensor([3, 6, 0, 5])
-    monkeypatch.setattr(_micro, "size", lambda: 3)
+    monkeypatch.setattr(microbatch, "size", lambda: 3)
     for other, which in (
         (torch.cat(alone), torch.arange(7)),
         (attack(net, x, rows, rng=rng), torch.arange(7)),
@@ -246,7 +246,7 @@ def test_what_a_loss_is_given_leaves_with_its_sample(
         seen.extend(rows.index.tolist())
         return cross_entropy(out, rows)
 
-    monkeypatch.setattr(_micro, "size", lambda: 4)
+    monkeypatch.setattr(microbatch, "size", lambda: 4)
     x, rows = samples(11, rng, net)
     given = {"tag": 3 * rows.index + 1, "clean": rows.index.double()[:, None, None].expand(-1, 2, 2)}
     attack = dataclasses.replace(made(name), loss=loss)
@@ -309,7 +309,7 @@ def test_an_unknown_keep_is_refused(name: str) -> None:
 def test_watched_costs_are_the_true_ones(
     name: str, micro: int, net: Net, rng: Rng, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_micro, "size", lambda: micro)
+    monkeypatch.setattr(microbatch, "size", lambda: micro)
     x, rows = samples(8, rng, net)
     target, source = Counted(net), Counted(Net(seed=1).double())
     attack = build(name, Threat(LInf(), 0.05), source=source)

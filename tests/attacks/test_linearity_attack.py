@@ -5,9 +5,9 @@ import torch
 from subjects import Net, samples
 from torch import Tensor, nn
 
-from holdfast.attacks import _micro
 from holdfast.attacks.linearity import Linearity
 from holdfast.contracts import Meter, Rows
+from holdfast.crafting import microbatch
 from holdfast.geometry import LInf, Threat
 from holdfast.rng import Rng
 
@@ -56,7 +56,7 @@ def test_it_takes_micro_batches_and_counts_the_expansion(rng: Rng) -> None:
     x, rows = samples(10, rng, model)
     attack, meter = Linearity(threat=THREAT, steps=3), Meter()
     whole = attack(model, x, rows, rng=rng, watch=meter)
-    with _micro.micro(3):
+    with microbatch.micro(3):
         parts = attack(model, x, rows, rng=rng)
     torch.testing.assert_close(whole, parts, rtol=0, atol=1e-9)
     assert (meter.cost.forwards, meter.cost.backwards) == (40, 40)

@@ -21,7 +21,7 @@ from torch import nn
 
 import attacks
 from holdfast import PGD, LInf, Rng, Threat, data
-from holdfast.models import folding
+from holdfast.crafting import folding
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 5))

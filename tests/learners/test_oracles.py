@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
-from holdfast import geometry
+from holdfast import neighbors
 from holdfast.learners import ARML, ITML, LMNN, _triplets
 from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
 from holdfast.learners.arml import LOSSES, _mean_loss
@@ -258,7 +258,7 @@ def test_itmls_bounds_are_percentiles_of_squared_distances() -> None:
 
 
 def test_memory_is_bounded_by_blocks_of_distances(monkeypatch: pytest.MonkeyPatch, products: list[int]) -> None:
-    for module in (_triplets, geometry):
+    for module in (_triplets, neighbors):
         monkeypatch.setattr(module, "_ENTRIES", 10_000)
     x, y = drawn(0, 600, 3), np.arange(600) % 3
     ARML(max_iter=2, tol=None, random_state=0, device="cpu").fit(x, y)

@@ -11,12 +11,12 @@ from holdfast.attacks.fgsm import FGSM
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Batch
+from holdfast.crafting.arithmetic import arithmetic
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.llr import LLR
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
-from holdfast.models.arithmetic import arithmetic
 from holdfast.models.classifier import Classifier
 
 METHODS = [Adversarial, ALP, TLA, TRADES, LLR]

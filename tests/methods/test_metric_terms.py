@@ -16,7 +16,7 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
 from holdfast.methods.triplet import Triplet
-from stand_in import Proxies, install
+from metric_learning_stub import Proxies, install
 
 SETTINGS = {"num_classes": 3, "embedding_size": 3, "double": True}
 

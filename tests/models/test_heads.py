@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Rows
+from holdfast.crafting.view import crafting
 from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.models import heads
 from holdfast.models.classifier import Classifier, adapt
-from holdfast.models.crafting import crafting
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.models.heads.linear import Linear
 from holdfast.rng import Rng

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Batch, Method
+from holdfast.crafting.view import described, frozen, unwrapped
 from holdfast.data.samplers import Pool
 from holdfast.geometry import LInf, Threat
 from holdfast.methods.adversarial import Adversarial
@@ -15,12 +16,11 @@ from holdfast.methods.llr import LLR
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
+from holdfast.models.batch_statistics import noting, reusing
 from holdfast.models.classifier import Classifier, adapt
-from holdfast.models.crafting import described, frozen, unwrapped
 from holdfast.models.encoders.tiny import Tiny
 from holdfast.models.heads.linear import Linear
 from holdfast.models.mixed import Mixed
-from holdfast.models.statistics import noting, reusing
 from holdfast.rng import Rng
 
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from holdfast.crafting.view import crafting, described, frozen
 from holdfast.models.classifier import Classifier, PerImage
-from holdfast.models.crafting import crafting, described, frozen
 from holdfast.models.encoders._residual import Parts, Same, Unit
 from holdfast.models.encoders.preact_resnet18 import PreActResNet18
 from holdfast.models.encoders.resnet20 import ResNet20

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.records.records import Records
 from holdfast.report.certified import (
     Certified,
     CertifiedStudy,
@@ -14,7 +15,6 @@ from holdfast.report.certified import (
     text_certified,
 )
 from holdfast.report.certified_page import curves, render_certified
-from holdfast.report.records import Records
 from holdfast.report.study import Run
 
 

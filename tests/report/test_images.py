@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from holdfast.records.records import Records
 from holdfast.report.images import difference, png, strips
-from holdfast.report.records import Records
 
 
 def pixels(address: str) -> np.ndarray:

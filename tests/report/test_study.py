@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.report.facts import AttackFacts
-from holdfast.report.records import Records
+from holdfast.records.facts import AttackFacts
+from holdfast.records.records import Records
 
 
 def test_names_keep_their_order_and_seeds_ascend(make_run, make_study) -> None:

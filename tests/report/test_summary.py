@@ -8,20 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from holdfast.report.facts import AttackFacts
-from holdfast.report.records import Records
+from holdfast.records.facts import AttackFacts
+from holdfast.records.records import Records
 from holdfast.report.summary import (
-    Share,
     against,
     check_same_samples,
     compare,
     curve,
     curve_grid,
-    holm,
-    mcnemar,
-    spread,
     worst,
 )
+from holdfast.statistics import Share, holm, mcnemar, spread
 
 
 @given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from test_html import HOSTILE, Page
 
-from holdfast.report.summary import Share
 from holdfast.report.sweep import DONE, FAILED, RUNNING, Axis, Sweep, Trial, csv_text, markdown, text_sweep, words
 from holdfast.report.sweep_page import render_sweep, sweep_plots
+from holdfast.statistics import Share
 
 
 def made(number: int, held: int, **values: object) -> Trial:

@@ -3,8 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast.report.summary import Share, against
+from holdfast.report.summary import against
 from holdfast.report.table import WORST, Cell, eps_text, main_table, other_table
+from holdfast.statistics import Share
 
 
 def test_columns_are_clean_the_worst_case_and_the_attacks_at_eps(study) -> None:

@@ -2,11 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.report.facts import AttackFacts
-from holdfast.report.records import Records
-from holdfast.report.summary import Share, worst
+from holdfast.records.facts import AttackFacts
+from holdfast.records.records import Records
+from holdfast.report.summary import worst
 from holdfast.report.table import Cell
 from holdfast.report.text import cell_text, headline, p_text, percent, text_table, warnings
+from holdfast.statistics import Share
 
 
 def test_the_headline_ranks_and_counts(study) -> None:

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from workbench import bits
 
 from holdfast.data import DataSet
-from holdfast.run import certificate, checkpoint, cli, config, find, source, toml
-from holdfast.run.assemble import build_model
-from holdfast.run.config import ModelPlan
+from holdfast.recipes import certificate, members, schema, source, toml
+from holdfast.recipes.assemble import build_model
+from holdfast.recipes.schema import ModelPlan
+from holdfast.records import snapshot
+from holdfast.run import cli
+from tiny_study import bits, one_sentence
 
 COMMANDS = {
     "run": ["--out", "--data-dir", "--set", "--device"],
@@ -36,16 +38,6 @@ COMMANDS = {
     "list": [],
     "show": ["--set"],
 }
-
-
-def one_sentence(done: SimpleNamespace, code: int) -> str:
-    """What was said of a failure, held to the form of all: one line, no traceback, nothing on stdout."""
-    lines = [line for line in done.err.splitlines() if line.startswith("holdfast: ")]
-    assert done.code == code, done.err
-    assert len(lines) == 1, done.err
-    assert "Traceback" not in done.err
-    assert not done.out
-    return lines[0].removeprefix("holdfast: ")
 
 
 def plain(text: str) -> str:
@@ -86,13 +78,13 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     from holdfast import data
 
     names = {
-        "attacks": find.names("attack"),
-        "methods": find.names("method"),
-        "models": find.names("encoder"),
-        "heads": find.names("head"),
+        "attacks": members.names("attack"),
+        "methods": members.names("method"),
+        "models": members.names("encoder"),
+        "heads": members.names("head"),
         "data": data.names(),
         "learners": list(certificate.learners()),
-        "recipes": config.names() + source.names("certificates"),
+        "recipes": source.names(),
     }
     done = call("list", kind)
     assert done.code == 0
@@ -102,13 +94,13 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     assert len(said) > 25 * len(rows)
 
 
-@pytest.mark.parametrize("name", config.names())
+@pytest.mark.parametrize("name", schema.names())
 def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: Path) -> None:
     done = call("show", name, "--set", "threat.eps=1/8")
     assert done.code == 0
     path = tmp_path / "shown.toml"
     path.write_text(done.out)
-    assert config.load(str(path)).table() == config.load(name, ["threat.eps=1/8"]).table()
+    assert schema.load(str(path)).table() == schema.load(name, ["threat.eps=1/8"]).table()
     assert tomllib.loads(done.out)["threat"]["eps"] == 0.125
     again = call("show", path)
     assert again.out == done.out
@@ -193,8 +185,8 @@ def test_ctrl_c(call: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        place = "study.load_data" if when == "loading" else "train.build_optimizer"
-        patch.setattr(f"holdfast.run.{place}", stop)
+        place = "run.study.load_data" if when == "loading" else "training.train.build_optimizer"
+        patch.setattr(f"holdfast.{place}", stop)
         done = call("train", tiny, "--out", tmp_path / "out")
     assert done.code == 130
     assert "holdfast: stopped; run the same command again to go on" in done.err
@@ -205,7 +197,7 @@ def test_a_mistake_of_ours_is_said_to_be_one(call: Any, monkeypatch: pytest.Monk
     def broken(*_: object) -> None:
         raise TypeError("nobody thought of this")
 
-    monkeypatch.setattr(config, "load", broken)
+    monkeypatch.setattr(schema, "load", broken)
     done = call("show", "quickstart")
     assert done.code == 1
     assert "nobody thought of this" in done.err
@@ -242,7 +234,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on(
     folder = tmp_path / "out" / "plain" / "seed-0"
     assert not list(folder.glob(".*"))
     for weights in folder.glob("*.safetensors"):
-        checkpoint.read(weights)
+        snapshot.read(weights)
     assert call(*args, tmp_path / "out").code == 0
     assert call(*args, tmp_path / "whole").code == 0
     assert bits(folder) == bits(tmp_path / "whole" / "plain" / "seed-0")
@@ -310,7 +302,7 @@ def test_adversarial_examples_are_saved_as_they_are_judged(
     assert found["inside"].all()
     assert torch.equal(torch.from_numpy(found["distance"]), distance)
     model = build_model(ModelPlan(encoder="tiny", channels=1, width=8), (1, 8, 8), 10, 0)
-    model.load_state_dict(checkpoint.read(study.out / "TLA" / "seed-1" / "best.safetensors")[0])
+    model.load_state_dict(snapshot.read(study.out / "TLA" / "seed-1" / "best.safetensors")[0])
     label = model.eval()(x_adv).argmax(1)
     assert found["label"].tolist() == label.tolist()
     assert found["fooled"].tolist() == (label != test.y).tolist()
@@ -320,7 +312,7 @@ def test_adversarial_examples_are_saved_as_they_are_judged(
 
 
 def test_examples_agree_with_the_records(call: Any, study: SimpleNamespace, tmp_path: Path, digits: DataSet) -> None:
-    from holdfast.report.records import Records
+    from holdfast.records.records import Records
 
     args = ["--out", study.out, "--save", tmp_path / "e.npz", "--set", "evaluate.samples=9999"]
     done = call("attack", study.recipe, "plain", "PGD-3", *args)  # more samples than there are: all of them
@@ -362,7 +354,7 @@ def test_python_m_holdfast(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "show", "quickstart"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == toml.dumps(config.load("quickstart").table())
+    assert done.stdout == toml.dumps(schema.load("quickstart").table())
 
 
 def test_the_installed_command_fails_with_a_code(tmp_path: Path) -> None:

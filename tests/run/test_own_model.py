@@ -14,12 +14,13 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from workbench import toy
 
 from holdfast.data import DataSet
-from holdfast.report.records import Records
-from holdfast.run import evaluate as evaluation
-from holdfast.run import find, own
+from holdfast.evaluation import evaluate as evaluation
+from holdfast.recipes import members
+from holdfast.records.records import Records
+from holdfast.run import own
+from tiny_study import toy
 
 NETS = """
 import torch
@@ -221,7 +222,7 @@ def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
 def test_an_attack_with_another_inside() -> None:
     plan = own.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
     inside = plan.attacks["feature_norm"].attack  # type: ignore[attr-defined]
-    assert (find.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
+    assert (members.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
 
 def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:

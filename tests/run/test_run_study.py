@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from workbench import same, table
 
 from holdfast.data import DataSet, Split
-from holdfast.report.records import Records
-from holdfast.run import checkpoint, config, study
-from holdfast.run.config import EvaluatePlan, Recipe
+from holdfast.recipes import schema
+from holdfast.recipes.schema import EvaluatePlan, Recipe
+from holdfast.records import snapshot
+from holdfast.records.records import Records
+from holdfast.run import study
 from holdfast.run.study import Workshop, commit, finished, report, study_of, versions
+from tiny_study import same, table
 
 MODELS = [("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)]
 WEIGHTS = ("best.safetensors", "last.safetensors")
@@ -22,7 +24,7 @@ WEIGHTS = ("best.safetensors", "last.safetensors")
 
 @pytest.fixture
 def recipe(tiny: Path) -> Recipe:
-    return config.load(str(tiny))
+    return schema.load(str(tiny))
 
 
 def shop(recipe: Recipe, out: Path, told: list[Any] | None = None) -> Workshop:
@@ -55,10 +57,10 @@ def test_everything_is_there(finished: Path) -> None:
         facts = records.facts
         assert (facts["model"], facts["seed"]) == (method, seed)
         assert facts["method"] == {"plain": "plain", "TLA": "tla"}[method]
-        assert facts["weights"]["digest"] == checkpoint.digest(checkpoint.read(folder / "best.safetensors")[0])
+        assert facts["weights"]["digest"] == snapshot.digest(snapshot.read(folder / "best.safetensors")[0])
         assert facts["training"]["steps"] == 12
         assert facts["versions"]["torch"] == torch.__version__
-        assert config.read(facts["recipe"]).table() == config.load(str(finished / "tiny.toml")).table()
+        assert schema.read(facts["recipe"]).table() == schema.load(str(finished / "tiny.toml")).table()
 
 
 def test_running_again_trains_and_attacks_nothing(
@@ -108,35 +110,35 @@ def test_transfer_crafts_on_the_other_seed(study: SimpleNamespace, recipe: Recip
     here = shop(recipe, study.out)
     for method, seed in MODELS:
         attack, settings = here.attack("transfer", method, seed)
-        source = checkpoint.read(study.out / method / f"seed-{1 - seed}" / "best.safetensors")[0]
+        source = snapshot.read(study.out / method / f"seed-{1 - seed}" / "best.safetensors")[0]
         assert same(attack.source.state_dict(), source)  # type: ignore[attr-defined]
-        assert settings["weights"] == checkpoint.digest(source)
+        assert settings["weights"] == snapshot.digest(source)
         assert not attack.source.training  # type: ignore[attr-defined]
 
 
 def test_transfer_from_a_named_method(study: SimpleNamespace, recipe: Recipe, tiny: Path) -> None:
-    other = config.load(str(tiny), ["attacks.transfer.source=plain"])
+    other = schema.load(str(tiny), ["attacks.transfer.source=plain"])
     attack, _ = shop(other, study.out).attack("transfer", "TLA", 0)
-    source = checkpoint.read(study.out / "plain" / "seed-1" / "best.safetensors")[0]
+    source = snapshot.read(study.out / "plain" / "seed-1" / "best.safetensors")[0]
     assert same(attack.source.state_dict(), source)  # type: ignore[attr-defined]
 
 
 def test_best_or_last_weights(study: SimpleNamespace, tiny: Path) -> None:
     for kept in ("best", "last"):
-        here = shop(config.load(str(tiny), [f"evaluate.weights={kept}"]), study.out)
+        here = shop(schema.load(str(tiny), [f"evaluate.weights={kept}"]), study.out)
         model, digest = here.model("TLA", 1)
-        weights = checkpoint.read(study.out / "TLA" / "seed-1" / f"{kept}.safetensors")[0]
+        weights = snapshot.read(study.out / "TLA" / "seed-1" / f"{kept}.safetensors")[0]
         assert same(model.state_dict(), weights)
-        assert digest == checkpoint.digest(weights)
+        assert digest == snapshot.digest(weights)
 
 
 def test_weights_of_other_settings_or_unfinished_ones_are_not_evaluated(study: SimpleNamespace, tiny: Path) -> None:
-    other = config.load(str(tiny), ["train.optimizer.lr=0.06"])
+    other = schema.load(str(tiny), ["train.optimizer.lr=0.06"])
     with pytest.raises(ValueError, match="holds a model of other settings"):
         shop(other, study.out).evaluate("plain", 0)
     (study.out / "plain" / "seed-0" / "trained.json").unlink()
     with pytest.raises(FileNotFoundError, match="holds no finished model; train plain with seed 0 first"):
-        shop(config.load(str(tiny)), study.out).evaluate("plain", 0)
+        shop(schema.load(str(tiny)), study.out).evaluate("plain", 0)
 
 
 def test_weights_that_training_did_not_write_are_not_evaluated(study: SimpleNamespace, recipe: Recipe) -> None:
@@ -160,7 +162,7 @@ def test_weights_that_training_did_not_write_are_not_evaluated(study: SimpleName
 def test_records_of_other_settings_are_not_reported_under_this_recipe(
     study: SimpleNamespace, tiny: Path, change: str, refused: bool
 ) -> None:
-    other = config.load(str(tiny), [change])
+    other = schema.load(str(tiny), [change])
     if refused:
         with pytest.raises(ValueError, match="holds records of other settings; give the --set changes"):
             report(other, study.out)
@@ -185,11 +187,11 @@ def test_fine_tuning_from_a_method_of_the_study_trains_that_first(
     monkeypatch.setattr(study, "load_data", lambda *_: digits)
     still = ["methods.TLA.train.optimizer={name='sgd', lr=0.0}", "methods.TLA.train.init_from=plain", "train.epochs=1"]
     told: list[Any] = []
-    here = shop(config.load(str(tiny), still), tmp_path, told)
+    here = shop(schema.load(str(tiny), still), tmp_path, told)
     here.train("TLA", 1)
     assert list(dict.fromkeys(words for words, *_ in told)) == ["train plain, seed 1", "train TLA, seed 1"]
     assert sorted(p.name for p in tmp_path.glob("*/seed-*")) == ["seed-1", "seed-1"]
-    start, tuned = (checkpoint.read(tmp_path / name / "seed-1" / "best.safetensors")[0] for name in ("plain", "TLA"))
+    start, tuned = (snapshot.read(tmp_path / name / "seed-1" / "best.safetensors")[0] for name in ("plain", "TLA"))
     parameters = [name for name in start if name.endswith((".weight", ".bias"))]
     assert all(torch.equal(start[name], tuned[name]) for name in parameters)
 
@@ -203,14 +205,14 @@ def test_open_boxes_and_odd_titles_can_be_recorded(tmp_path: Path, digits: DataS
         attacks={"cw": {"name": "cw_linf", "steps": 1, "kappa": float("inf")}},
         evaluate={"samples": 5},
     )
-    recipe = config.read(given)
+    recipe = schema.read(given)
     here = shop(recipe, tmp_path)
     here.train("plain", 0)
     records = here.evaluate("plain", 0)
     assert records.facts["attacks"]["cw"]["settings"]["kappa"] == "inf"
     assert records.facts["recipe"]["threat"]["low"] == "-inf"
     assert records.facts["recipe"]["title"] == "Infinity, NaN"
-    assert config.read(records.facts["recipe"]).table() == recipe.table()
+    assert schema.read(records.facts["recipe"]).table() == recipe.table()
     assert report(recipe, tmp_path).is_file()
 
 

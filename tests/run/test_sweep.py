@@ -11,14 +11,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from test_cli import one_sentence
-from workbench import TINY, bits, die, ended, in_child, start
 
 from holdfast.data import DataSet, Split
+from holdfast.recipes import schema, toml
+from holdfast.recipes.space import Axis, Choice, Range, Sampler
+from holdfast.records import snapshot
 from holdfast.report.sweep import Sweep
-from holdfast.run import checkpoint, config, study, sweep, toml, trials
-from holdfast.run.space import Axis, Choice, Range, Sampler
+from holdfast.run import study, sweep, trials
 from holdfast.run.study import Workshop
+from tiny_study import TINY, bits, die, ended, in_child, one_sentence, start
 
 LR = "train.optimizer.lr=1e-3..1e-1:log"
 
@@ -103,7 +104,7 @@ def test_called_again_it_goes_on_and_no_trial_is_made_twice(
 @pytest.mark.parametrize("moment", [1, 3])  # within the first trial, within the second
 def test_a_killed_sweep_goes_on_with_the_trial_it_was_in(recipe: Path, tmp_path: Path, moment: int) -> None:
     calls = []
-    write = checkpoint.write
+    write = snapshot.write
 
     def dying(*args: Any) -> None:
         write(*args)
@@ -113,7 +114,7 @@ def test_a_killed_sweep_goes_on_with_the_trial_it_was_in(recipe: Path, tmp_path:
 
     def work() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checkpoint, "write", dying)
+            patch.setattr(snapshot, "write", dying)
             swept(recipe, tmp_path / "out", sampler="tpe")
 
     assert in_child(work) == -9
@@ -253,8 +254,8 @@ model.width = [4, 8]
         "model.width": Choice((4, 8)),
     }
     shown = tmp_path / "shown.toml"
-    shown.write_text(toml.dumps(config.load(str(recipe)).table()))
-    assert config.load(str(shown)).sweep == config.load(str(recipe)).sweep
+    shown.write_text(toml.dumps(schema.load(str(recipe)).table()))
+    assert schema.load(str(shown)).sweep == schema.load(str(recipe)).sweep
     asked = sweep.plan(str(recipe), over=[LR], method="plain", trials=2, sampler="tpe", seed=1)
     assert (asked.method, asked.trials, asked.sampler, asked.seed) == ("plain", 2, "tpe", 1)
     assert list(asked.space) == ["train.optimizer.lr"]

@@ -22,7 +22,7 @@ def kl(out: Outputs, rows: Rows) -> Tensor:
 
 
 def test_trades_inner_attack_is_per_sample_while_samples_leave(rng, monkeypatch):
-    monkeypatch.setattr("holdfast.attacks._micro.size", lambda: 5)  # so that others take the places of those who leave
+    monkeypatch.setattr("holdfast.crafting.microbatch.size", lambda: 5)  # so that slots are refilled
     x, model, sizes = numbers(14, 4, name="x"), network(), []
     clean = model(x).detach()
     rows = Rows(clean.argmax(1), torch.randperm(14, generator=rng.generator()) + 100, {"logits": clean})

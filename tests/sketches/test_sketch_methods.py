@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Attack, Batch, Needs, Outputs, Rows, Terms
+from holdfast.crafting.view import frozen
 from holdfast.data.samplers import Pool, Positives
 from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.methods.tla import TLA
 from holdfast.models.classifier import adapt
-from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
 
 

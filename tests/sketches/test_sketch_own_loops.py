@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from holdfast.attacks.bim import BIM
 from holdfast.contracts import Cost, Outputs, Rows, Watch
+from holdfast.crafting.view import frozen
 from holdfast.geometry import L2, LInf, Threat
 from holdfast.losses.classification import cross_entropy
-from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
 
 

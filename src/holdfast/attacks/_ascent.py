@@ -13,11 +13,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks import _micro
 from holdfast.attacks._rules import Point, Rule, State
 from holdfast.contracts import Attack, Cost, Loss, Model, Outputs, Rows, Watch
+from holdfast.crafting import microbatch
+from holdfast.crafting.view import confirmed, crafting
 from holdfast.geometry import Threat
-from holdfast.models.crafting import confirmed, crafting
 from holdfast.rng import Rng
 
 Keep = Literal["fooled", "last", "worst", "closest"]
@@ -63,7 +63,7 @@ class Ascent:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
         check(x, rows, self.threat)
-        passes = self.steps * ceil(len(x) / _micro.size())
+        passes = self.steps * ceil(len(x) / microbatch.size())
         with crafting(model, rng, passes) as view, torch.inference_mode(False), torch.enable_grad():
             board = _Board(self, x.detach(), rows, rng)
             active = board.begin()
@@ -176,7 +176,7 @@ class _Board:
 
     def begin(self) -> _Active | None:
         """The first micro-batch; None where there are no samples."""
-        ids = self._next(_micro.size())
+        ids = self._next(microbatch.size())
         return self._begin(ids) if len(ids) else None
 
     def replace(self, active: _Active, leaves: Tensor) -> _Active | None:

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._ascent import check_distant
 from holdfast.contracts import Attack, Outputs, Rows, Watch
-from holdfast.geometry import Threat
-from holdfast.losses.metric import unit
+from holdfast.geometry import Threat, unit
 from holdfast.models.classifier import adapt, linear_calls
 from holdfast.rng import Rng
 

@@ -6,16 +6,16 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks import _micro
 from holdfast.attacks._ascent import check, check_labels, gradient, one_of
 from holdfast.attacks._rules import scaled
 from holdfast.attacks.pgd import PGD, Steps
 from holdfast.contracts import Cost, Rows, Watch
+from holdfast.crafting import microbatch
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.crafting.view import frozen
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.losses.linearity import linearity_gap
-from holdfast.models.arithmetic import arithmetic
-from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
 
 
@@ -61,7 +61,7 @@ def _expanded(model: nn.Module, x: Tensor, rows: Rows, rng: Rng, watch: Watch | 
     """The rows with l's linear expansion at x, worked out some samples at a time."""
     losses, slopes = [x.new_zeros(0)], [x[:0]]
     with frozen(model, rng.fork("clean")) as view, torch.inference_mode(False), torch.enable_grad():
-        for some in torch.split(torch.arange(len(x), device=x.device), _micro.size()):
+        for some in torch.split(torch.arange(len(x), device=x.device), microbatch.size()):
             here, few = x[some].detach().clone().requires_grad_(), rows.take(some)
             out = view.outputs(here)
             check_labels(few.y, out.logits.shape[1])

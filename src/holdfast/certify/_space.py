@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from holdfast.geometry import neighbors
+from holdfast.neighbors import neighbors
 
 _CELLS = 1 << 23  # float64 numbers in one table of distances: 64 MiB
 _ROUNDING = 2e-14

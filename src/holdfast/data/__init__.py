@@ -8,7 +8,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
-from holdfast.data._files import root
+from holdfast.data import sets
+from holdfast.data.readers.files import root
 from holdfast.data.samplers import Order, Pool, Positives
 from holdfast.data.split import DataSet, EvaluationSet, Split, checked, split_train
 
@@ -31,8 +32,8 @@ _ALIASES = {"imagefolder": "image-folder"}  # as torchvision writes it
 
 
 def _sets() -> dict[str, ModuleType]:
-    files = [info.name for info in iter_modules(__path__) if not info.name.startswith("_")]
-    modules = {file.replace("_", "-"): import_module(f"{__name__}.{file}") for file in files}
+    files = [info.name for info in iter_modules(sets.__path__) if not info.name.startswith("_")]
+    modules = {file.replace("_", "-"): import_module(f"{sets.__name__}.{file}") for file in files}
     return {name: module for name, module in modules.items() if hasattr(module, "load")}
 
 
@@ -43,7 +44,7 @@ def names() -> list[str]:
 
 def about(name: str) -> str:
     """The first sentence on a data set."""
-    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    module = import_module(f"{sets.__name__}.{name.replace('-', '_')}")
     return (module.__doc__ or "").strip().splitlines()[0]
 
 
@@ -87,15 +88,15 @@ def load_test(
 
 def _named(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
     """The reader of the data set of this name, and where its files are."""
-    sets = _sets()
+    known = _sets()
     kind, colon, own = name.partition(":")
     kind = _ALIASES.get(kind, kind)
-    takes = _takes(sets[kind]) if kind in sets else None
-    if kind not in sets or (colon and not takes):
-        raise ValueError(_unknown(name, sets))
+    takes = _takes(known[kind]) if kind in known else None
+    if kind not in known or (colon and not takes):
+        raise ValueError(_unknown(name, known))
     if not colon:
-        return sets[kind], Path(folder).expanduser() if folder else None
-    return sets[kind], _own_path(own, folder) if takes == "PATH" else Path(own)
+        return known[kind], Path(folder).expanduser() if folder else None
+    return known[kind], _own_path(own, folder) if takes == "PATH" else Path(own)
 
 
 def _takes(module: ModuleType) -> str | None:
@@ -103,11 +104,11 @@ def _takes(module: ModuleType) -> str | None:
     return getattr(module, "TAKES", None)
 
 
-def _unknown(name: str, sets: dict[str, ModuleType]) -> str:
-    near = get_close_matches(name.lower(), sets, n=1, cutoff=0.4)
+def _unknown(name: str, known: dict[str, ModuleType]) -> str:
+    near = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
-    known = ", ".join(f"{one}:{takes}" if (takes := _takes(sets[one])) else one for one in sorted(sets))
-    return f"no data set is called {name!r}; there are {known}; {hint}"
+    listed = ", ".join(f"{one}:{takes}" if (takes := _takes(known[one])) else one for one in sorted(known))
+    return f"no data set is called {name!r}; there are {listed}; {hint}"
 
 
 def _own_path(given: str, folder: str | Path | None) -> Path:

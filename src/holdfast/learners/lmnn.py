@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from holdfast.geometry import neighbors
 from holdfast.learners._metric import (
     Array,
     Progress,
@@ -25,6 +24,7 @@ from holdfast.learners._metric import (
     whole,
 )
 from holdfast.learners._triplets import Classes
+from holdfast.neighbors import neighbors
 
 _ROUND = 10  # iterations at most between two searches for impostors
 _WIDER = 1.001  # impostors are searched in float32, and a little beyond the margin for its rounding

@@ -9,8 +9,8 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from holdfast.geometry import neighbors
 from holdfast.learners._metric import KNOWN, Array, Metric, chosen_device, factor, finite, labelled, whole
+from holdfast.neighbors import neighbors
 
 
 class MahalanobisKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

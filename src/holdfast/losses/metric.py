@@ -4,18 +4,7 @@ import torch
 from torch import Tensor
 
 from holdfast.contracts import Outputs, Rows
-
-_TINY = 1e-20  # inside the square root, as in the TLA code: a zero feature has distance 1 to all and a finite gradient
-
-
-def length(features: Tensor) -> Tensor:
-    """(b, 1) Euclidean length of each row; just above zero for zeros, which have a gradient so."""
-    return (features.square().sum(-1, keepdim=True) + features.shape[-1] * _TINY).sqrt()
-
-
-def unit(features: Tensor) -> Tensor:
-    """Features scaled to Euclidean length one."""
-    return features / length(features)
+from holdfast.geometry import TINY, unit
 
 
 def angular_distance(u: Tensor, v: Tensor, *, signed: bool = False) -> Tensor:
@@ -60,7 +49,7 @@ def _other_class(y: Tensor, pool_y: Tensor) -> Tensor:
 def feature_norm(out: Outputs, rows: Rows) -> Tensor:
     """||anchor|| + ||positive|| + ||negative||: the norm term of the paper."""
     parts = (out.features, rows["positive"], rows["negative"])
-    return torch.stack([(f.square() + _TINY).sum(1).sqrt() for f in parts]).sum(0)
+    return torch.stack([(f.square() + TINY).sum(1).sqrt() for f in parts]).sum(0)
 
 
 def feature_mean_square(out: Outputs, rows: Rows) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Rows, Watch
-from holdfast.models.arithmetic import arithmetic
+from holdfast.crafting.arithmetic import arithmetic
 from holdfast.rng import Rng
 
 

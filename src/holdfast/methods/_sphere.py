@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Outputs
-from holdfast.models.crafting import frozen, unwrapped
+from holdfast.crafting.view import frozen, unwrapped
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.rng import Rng
 

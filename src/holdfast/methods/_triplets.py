@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Cost
+from holdfast.crafting.view import frozen
 from holdfast.losses.metric import nearest_negative, random_negative
-from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
 
 Negative = Literal["nearest", "random"]

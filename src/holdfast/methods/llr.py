@@ -12,8 +12,8 @@ from holdfast.losses.classification import cross_entropy
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
 from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, warmed
 from holdfast.methods._entropy import mean_entropy
+from holdfast.models.batch_statistics import noting, reusing
 from holdfast.models.classifier import adapt
-from holdfast.models.statistics import noting, reusing
 from holdfast.rng import Rng
 
 Slope = Literal["dot", "norm"]

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Rows, Terms
+from holdfast.crafting.view import frozen
 from holdfast.losses.consistency import kl_divergence
 from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, passes, warmed
 from holdfast.methods._entropy import mean_entropy
 from holdfast.models.classifier import adapt
-from holdfast.models.crafting import frozen
 from holdfast.rng import Rng
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.report.records import Array, Mask, Records
+from holdfast.records.records import Array, Mask, Records
 from holdfast.report.study import Run
-from holdfast.report.summary import Share, check_same_samples
+from holdfast.report.summary import check_same_samples
 from holdfast.report.table import Cell, Column, Table, eps_text, tabulated
 from holdfast.report.text import cell_text, markdown_table, plain
+from holdfast.statistics import Share
 
 _POINTS = 300
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from holdfast.report.atomic import write_text
+from holdfast.records.atomic import write_text
+from holdfast.records.records import Records
 from holdfast.report.certified import Certified, CertifiedStudy, certified_error, empirical_error, spread_mean
 from holdfast.report.figures import Mark, Plot, Trace, literal, marks
 from holdfast.report.html import embedded, filled
-from holdfast.report.records import Records
 from holdfast.report.study import Run
-from holdfast.report.summary import Share
 from holdfast.report.table import Cell
+from holdfast.statistics import Share
 
 Error = Callable[[Records, float], Share]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from holdfast.report.facts import Spend
+from holdfast.records.facts import Spend
 from holdfast.report.study import Run, Study
 from holdfast.report.summary import Point, curve, curve_grid
 from holdfast.report.table import Cell, eps_text

@@ -14,8 +14,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from holdfast.records.atomic import write_text
 from holdfast.report import text
-from holdfast.report.atomic import write_text
 from holdfast.report.figures import Plot, accuracy_plot, cost_plots, marks, mean_spend, stage_marks, training_plots
 from holdfast.report.images import strips
 from holdfast.report.study import Study

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from holdfast.report.records import Array, Records, column_name
+from holdfast.records.records import Array, Records, array_name, column_name
 from holdfast.report.study import Run, Study
 
 _MOST_IMAGES = 8
@@ -53,11 +53,6 @@ def strips(study: Study) -> list[Strip]:
             kept = [name for name, a in run.records.attacks.items() if array_name(a.norm, name) in arrays]
             found += [_strip(run, attack) for attack in kept]
     return found
-
-
-def array_name(norm: str, attack: str) -> str:
-    """The array that holds an attack's adversarial images."""
-    return f"adversarial:{norm}:{attack}"
 
 
 def png(image: Array) -> str:

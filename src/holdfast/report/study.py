@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.report.facts import AttackFacts
-from holdfast.report.records import Records
+from holdfast.records.facts import AttackFacts
+from holdfast.records.records import Records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.report.summary import Share
 from holdfast.report.text import percent, plain, share_text
+from holdfast.statistics import Share
 
 Value = str | bool | int | float
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from holdfast.report.atomic import write_text
+from holdfast.records.atomic import write_text
 from holdfast.report.figures import COLORS, Plot, Trace, literal
 from holdfast.report.html import embedded, filled
 from holdfast.report.sweep import Axis, Sweep, Trial, csv_text, markdown, value_text, words

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.report.records import Records
+from holdfast.records.records import Records
 from holdfast.report.study import Run, Study
-from holdfast.report.summary import Share, Spread, against, spread, worst
+from holdfast.report.summary import against, worst
+from holdfast.statistics import Share, Spread, spread
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.report.study import Run, Study
-from holdfast.report.summary import Comparison, Share, compare
+from holdfast.report.summary import Comparison, compare
 from holdfast.report.table import WORST, Cell, Row, Table, eps_text, main_table, other_table
+from holdfast.statistics import Share
 
 
 def percent(value: float) -> str:

@@ -18,16 +18,16 @@ from torch import Tensor
 from holdfast.certify.neighbors import Neighbors
 from holdfast.data import DataSet, Split
 from holdfast.data.split import digest_of
+from holdfast.recipes import members, toml
+from holdfast.recipes.assemble import load_data
+from holdfast.recipes.build import json_table
+from holdfast.recipes.certificate import CertificateRecipe, MetricPlan
+from holdfast.records.records import Records
+from holdfast.records.stored import read_arrays, write_arrays
 from holdfast.report.certified import Certified, CertifiedStudy
 from holdfast.report.certified_page import write_certified
-from holdfast.report.records import Records
 from holdfast.report.study import Run
 from holdfast.rng import Rng
-from holdfast.run import find, toml
-from holdfast.run.assemble import load_data
-from holdfast.run.build import json_table
-from holdfast.run.certificate import CertificateRecipe, MetricPlan
-from holdfast.run.stored import read_arrays, write_arrays
 from holdfast.run.study import commit, open_fabric, versions
 
 Progress = Callable[[str, int, int, str], None]
@@ -60,7 +60,7 @@ class Desk:
     def chosen(self, metric: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The fits meant: all of the recipe, or one metric, or one seed."""
         if metric is not None and metric not in self.recipe.metrics:
-            raise ValueError(find.unknown(f"metric {metric!r}", metric, self.recipe.metrics))
+            raise ValueError(members.unknown(f"metric {metric!r}", metric, self.recipe.metrics))
         if seed is not None and seed not in self.recipe.seeds:
             known = ", ".join(map(str, self.recipe.seeds))
             raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.run import certificate, config, find, listing, source, toml
+from holdfast.recipes import certificate, members, schema, source, toml
+from holdfast.run import listing
 from holdfast.run.options import (
     Against,
     Attacks,
@@ -62,19 +63,19 @@ def _main(
 
 
 def _workshop(
-    recipe: config.Recipe, out: Path | None, data_dir: Path | None, device: str, progress: Progress
+    recipe: schema.Recipe, out: Path | None, data_dir: Path | None, device: str, progress: Progress
 ) -> "Workshop":
     from holdfast.run.study import Workshop  # imports the training engine; --help must not wait for it
 
     return Workshop.open(recipe, _out(recipe, out), data_dir, device, progress.tell)
 
 
-def _load(recipe: str, changes: list[str]) -> config.Recipe | certificate.CertificateRecipe:
+def _load(recipe: str, changes: list[str]) -> schema.Recipe | certificate.CertificateRecipe:
     certifies = certificate.is_certificate(source.table(recipe))
-    return certificate.load(recipe, changes) if certifies else config.load(recipe, changes)
+    return certificate.load(recipe, changes) if certifies else schema.load(recipe, changes)
 
 
-def _out(recipe: config.Recipe | certificate.CertificateRecipe, out: Path | None) -> Path:
+def _out(recipe: schema.Recipe | certificate.CertificateRecipe, out: Path | None) -> Path:
     return Path("runs") / recipe.name if out is None else out
 
 
@@ -89,7 +90,7 @@ def run(
     """Train what is missing, evaluate, and write the report; run again to go on where it stopped."""
     from holdfast.run.study import report as write_report
 
-    plan = config.load(recipe, changes)
+    plan = schema.load(recipe, changes)
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
         shop.rehearse(shop.chosen(None, None))
@@ -112,7 +113,7 @@ def train(
     device: Device = "auto",
 ) -> None:
     """Train the models of a recipe; a stopped run goes on and ends with the same bits."""
-    plan = config.load(recipe, changes)
+    plan = schema.load(recipe, changes)
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
         shop.rehearse(shop.chosen(method, seed))
@@ -154,7 +155,7 @@ def evaluate(
     if model is not None:
         _evaluate_own(model, asked | {"seed": seed}, out, data_dir, device)
         return
-    plan = config.load(str(recipe), changes)
+    plan = schema.load(str(recipe), changes)
     with Progress() as progress:
         shop = _workshop(plan, out, data_dir, device, progress)
         for name, number in shop.chosen(method, seed):
@@ -194,9 +195,9 @@ def attack(
     """Save adversarial examples of a trained model: x, x_adv, y, label, fooled, distance as one .npz file."""
     from holdfast.run.examples import save_examples
 
-    plan = config.load(recipe, changes)
+    plan = schema.load(recipe, changes)
     if name not in plan.attacks:
-        raise ValueError(find.unknown(f"attack {name!r}", name, plan.attacks))
+        raise ValueError(members.unknown(f"attack {name!r}", name, plan.attacks))
     if levels is not None and levels < 1:
         raise ValueError(f"--round is {levels} but needs at least one level; 255 rounds as image files do")
     check_file(save, "--save")
@@ -295,7 +296,7 @@ def list_(
 ) -> None:
     """What recipes can name, with a sentence on each; the recipes themselves where nothing is asked."""
     if kind not in listing.KINDS:
-        raise ValueError(find.unknown(f"kind {kind!r}", kind, listing.KINDS))
+        raise ValueError(members.unknown(f"kind {kind!r}", kind, listing.KINDS))
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, words in listing.KINDS[kind]():
         table.add_row(f"[bold]{escape(name)}[/bold]", escape(words))
@@ -311,7 +312,7 @@ def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
     print(toml.dumps(_load(recipe, changes).table()), end="")
 
 
-def _print_table(plan: config.Recipe, out: Path) -> None:
+def _print_table(plan: schema.Recipe, out: Path) -> None:
     from holdfast.report.text import text_table
     from holdfast.run.study import finished, study_of
 

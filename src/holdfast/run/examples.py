@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from holdfast.contracts import Rows
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.evaluation.judge import judge
 from holdfast.geometry import Threat
-from holdfast.models.arithmetic import arithmetic
-from holdfast.report.atomic import write_bytes
-from holdfast.report.summary import Share
+from holdfast.records.atomic import write_bytes
 from holdfast.report.text import share_text
 from holdfast.rng import Rng
-from holdfast.run.judge import judge
 from holdfast.run.study import Workshop
+from holdfast.statistics import Share
 
 
 def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:

@@ -3,19 +3,19 @@
 import inspect
 from collections.abc import Callable, Mapping
 
-from holdfast.run import find, source, toml
-from holdfast.run.certificate import learners
+from holdfast.recipes import members, source, toml
+from holdfast.recipes.certificate import learners
 
 Told = list[tuple[str, str]]
 
 
 def _classes(kind: str) -> Told:
-    return [_told(name, find.member(kind, name)) for name in find.names(kind)]
+    return [_told(name, members.member(kind, name)) for name in members.names(kind)]
 
 
 def _parts(kind: str) -> Told:
     """The classes of a part of models, with the options that `holdfast show` leaves out where they are not given."""
-    return [(name, f"{words}{_options(find.member(kind, name))}") for name, words in _classes(kind)]
+    return [(name, f"{words}{_options(members.member(kind, name))}") for name, words in _classes(kind)]
 
 
 def _options(cls: type) -> str:
@@ -35,8 +35,7 @@ def _data() -> Told:
 
 
 def _recipes() -> Told:
-    known = [name for folder in source.FOLDERS for name in source.names(folder)]
-    return [(name, str(source.table(name).get("description", ""))) for name in known]
+    return [(name, str(source.table(name).get("description", ""))) for name in source.names()]
 
 
 KINDS: Mapping[str, Callable[[], Told]] = {

@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.report.atomic import write_text
+from holdfast.recipes.schema import Recipe
+from holdfast.records.atomic import write_text
 from holdfast.report.certified import CertifiedStudy, text_certified
 from holdfast.report.study import Run
 from holdfast.report.text import text_table
-from holdfast.run.config import Recipe
 from holdfast.run.study import finished, study_of
 
 

@@ -13,20 +13,20 @@ from typing import Any
 from torch import nn
 
 from holdfast.contracts import Attack
+from holdfast.crafting.view import described
 from holdfast.data import EvaluationSet, load_test
+from holdfast.evaluation.evaluate import Subject, evaluate, trials
+from holdfast.evaluation.imported import Own, build, identity, importable, look
 from holdfast.geometry import Threat
 from holdfast.models.classifier import Normalize
-from holdfast.models.crafting import described
-from holdfast.report.atomic import write_text
+from holdfast.recipes import source, toml
+from holdfast.recipes.build import build_attack, build_threat, json_table, scalar, table_of
+from holdfast.recipes.schema import EvaluatePlan, completed
+from holdfast.records.atomic import write_text
+from holdfast.records.records import Records
+from holdfast.records.stored import read_json
 from holdfast.report.html import write_page
-from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
-from holdfast.run import source, toml
-from holdfast.run.build import build_attack, build_threat, json_table, scalar, table_of
-from holdfast.run.config import EvaluatePlan, completed
-from holdfast.run.evaluate import Subject, evaluate, trials
-from holdfast.run.imported import Own, build, identity, importable, look
-from holdfast.run.stored import read_json
 from holdfast.run.study import Progress, commit, open_fabric, versions
 
 ATTACKS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")

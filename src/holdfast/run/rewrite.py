@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.recipes.certificate import CertificateRecipe
+from holdfast.recipes.schema import Recipe
 from holdfast.run import certify, study
-from holdfast.run.certificate import CertificateRecipe
-from holdfast.run.config import Recipe
 from holdfast.run.markdown import write_certificates, write_markdown
 
 

@@ -14,20 +14,21 @@ from torch import nn
 
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.crafting.view import described
 from holdfast.data import DataSet, Split
-from holdfast.models.arithmetic import arithmetic
-from holdfast.models.crafting import described
+from holdfast.evaluation.evaluate import Subject, evaluate, trials
+from holdfast.recipes import members, source, toml
+from holdfast.recipes.assemble import build_model, load_data
+from holdfast.recipes.build import json_table
+from holdfast.recipes.schema import Recipe, TransferPlan, read
+from holdfast.records import snapshot
+from holdfast.records.records import Records
+from holdfast.records.stored import read_json, read_lines
 from holdfast.report.html import write_page
-from holdfast.report.records import Records
 from holdfast.report.study import Run, Study
-from holdfast.run import checkpoint, find, source, toml
-from holdfast.run.assemble import build_model, load_data
-from holdfast.run.build import json_table
-from holdfast.run.config import Recipe, TransferPlan, read
-from holdfast.run.evaluate import Subject, evaluate, trials
-from holdfast.run.rehearse import rehearse
-from holdfast.run.stored import read_json, read_lines
-from holdfast.run.train import Job, train
+from holdfast.training.rehearsal import rehearse
+from holdfast.training.train import Job, train
 
 Progress = Callable[[str, int, int, str], None]
 """Told (what is being done, done, in all, a few words)."""
@@ -54,7 +55,7 @@ class Workshop:
     def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The models meant: all of the recipe, or one method, or one seed."""
         if method is not None and method not in self.recipe.methods:
-            raise ValueError(find.unknown(f"method {method!r}", method, self.recipe.methods))
+            raise ValueError(members.unknown(f"method {method!r}", method, self.recipe.methods))
         if seed is not None and seed not in self.recipe.seeds:
             known = ", ".join(map(str, self.recipe.seeds))
             raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")
@@ -128,12 +129,12 @@ class Workshop:
             raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
         job.check(self.data)  # records must not name settings that the weights were not trained with
         path = job.folder / f"{self.recipe.evaluate.weights}.safetensors"
-        tensors, _ = checkpoint.read(path)
-        if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != checkpoint.digest(tensors):
+        tensors, _ = snapshot.read(path)
+        if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != snapshot.digest(tensors):
             raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
         model = build_model(self.recipe.model_of(method), self.data.shape, len(self.data.classes), seed)
-        checkpoint.load_weights(model, tensors, path)
-        return self.fabric.to_device(model).eval(), checkpoint.digest(tensors)
+        snapshot.load_weights(model, tensors, path)
+        return self.fabric.to_device(model).eval(), snapshot.digest(tensors)
 
     def attacks(self, method: str, seed: int) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
         """The attacks of the recipe for one model, with the settings that go into its records."""
@@ -177,7 +178,7 @@ class Workshop:
         trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
         return {
             "model": method,
-            "method": find.name_of(self.recipe.methods[method].method),
+            "method": members.name_of(self.recipe.methods[method].method),
             "seed": seed,
             "data": {"name": self.data.name, "digest": self.data.digest},
             "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
@@ -215,7 +216,7 @@ def finished(recipe: Recipe, out: Path) -> list[Run]:
             if (folder / "records" / "facts.json").is_file():
                 records = Records.load(folder / "records")
                 _check_settings(recipe, method, records, folder)
-                metrics, kind = read_lines(folder / "metrics.jsonl"), find.name_of(entry.method)
+                metrics, kind = read_lines(folder / "metrics.jsonl"), members.name_of(entry.method)
                 runs.append(Run(name=method, method=kind, seed=seed, records=records, metrics=metrics))
     if not runs:
         raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")

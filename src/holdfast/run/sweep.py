@@ -10,17 +10,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from holdfast.recipes import members, schema, source, toml
+from holdfast.recipes.build import json_table, table_of
+from holdfast.recipes.schema import Recipe
+from holdfast.recipes.space import Axis, Range, Sampler, SweepPlan, Value, read_space
+from holdfast.records import snapshot
+from holdfast.records.atomic import write_text
+from holdfast.records.stored import read_json
 from holdfast.report import sweep as told
-from holdfast.report.atomic import write_text
-from holdfast.report.summary import Share
 from holdfast.report.sweep_page import write_sweep
-from holdfast.run import checkpoint, config, find, source, toml
-from holdfast.run.build import json_table, table_of
-from holdfast.run.config import Recipe
-from holdfast.run.space import Axis, Range, Sampler, SweepPlan, Value, read_space
-from holdfast.run.stored import read_json
 from holdfast.run.study import Workshop, commit, versions
 from holdfast.run.trials import Known, Result, Task, Trials
+from holdfast.statistics import Share
 
 TRIALS = 20
 _SECTIONS = ("model", "train", "craft")
@@ -75,7 +76,7 @@ def plan(
 ) -> Sweep:
     """A sweep from the recipe's [sweep] table and what was asked beside it, checked as far as it can be unrun."""
     table = source.changed(name, changes)
-    recipe = config.read(table, name)
+    recipe = schema.read(table, name)
     given = recipe.sweep or SweepPlan()
     given = replace(
         given,
@@ -130,7 +131,7 @@ def _method(recipe: Recipe, name: str | None) -> str:
         raise ValueError(f"a sweep is of one method; choose it with --method: {', '.join(recipe.methods)}")
     name = next(iter(recipe.methods)) if name is None else name
     if name not in recipe.methods:
-        raise ValueError(find.unknown(f"method {name!r}", name, recipe.methods))
+        raise ValueError(members.unknown(f"method {name!r}", name, recipe.methods))
     return name
 
 
@@ -177,7 +178,7 @@ def _changed(table: Mapping[str, Any], name: str, values: Mapping[str, Value]) -
     changed = deepcopy(dict(table))
     for change in _settings(values):
         source.change(changed, change)
-    return config.read(changed, name)
+    return schema.read(changed, name)
 
 
 def _settings(values: Mapping[str, Value]) -> list[str]:
@@ -252,7 +253,7 @@ def _train(sweep: Sweep, shop: Workshop, folder: Path, task: Task) -> Result:
     bench = replace(shop, recipe=sweep.recipe_of(task.values), out=folder, progress=tell)
     bench.train(sweep.method, sweep.seed)
     place = bench.folder(sweep.method, sweep.seed)
-    _, kept = checkpoint.read(place / "best.safetensors")
+    _, kept = snapshot.read(place / "best.safetensors")
     return Result(
         robust=kept["robust"],
         clean=kept["clean"],
@@ -276,7 +277,7 @@ def _told(sweep: Sweep, trials: Trials) -> told.Sweep:
         title=recipe.title,
         method=sweep.method,
         seed=sweep.seed,
-        judge=f"{find.name_of(recipe.validate)} ({recipe.validate.threat})",
+        judge=f"{members.name_of(recipe.validate)} ({recipe.validate.threat})",
         sampler=sweep.sampler,
         axes=[
             told.Axis(key=key, values=str(axis), log=isinstance(axis, Range) and axis.log, listed=axis.listed)

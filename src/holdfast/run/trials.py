@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.recipes.space import Axis, Choice, Sampler, Value
 from holdfast.report.sweep import DONE, FAILED, RUNNING, SAME
 from holdfast.rng import Rng
-from holdfast.run.space import Axis, Choice, Sampler, Value
 
 if TYPE_CHECKING:
     import optuna

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.losses.metric import length, unit
+from holdfast.geometry import length, unit
 
 WeightNorm = Literal["differentiable", "projected", "none"]
 

@@ -1,0 +1,1 @@
+"""The fast frozen view of a model that attacks use."""

@@ -1,0 +1,290 @@
+"""Batch norm folded into the layer before it: in eval mode it is a scale and a shift that the weights can carry.
+
+A network is traced once (torch.fx) and its folded weights are computed anew each time it is used, so training can use
+it too. Where the graph does not allow it the network is used as it is, and the reason is kept.
+"""
+
+from collections.abc import Callable, Collection
+from copy import deepcopy
+from typing import NamedTuple, TypeGuard, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import _has_any_global_hook
+
+from holdfast.crafting import fused
+from holdfast.crafting.layers import Raised
+from holdfast.crafting.packed import OFTEN
+from holdfast.crafting.tracing import attributes, slope, structure, trace
+from holdfast.crafting.unchanged import Unchanged
+from holdfast.models.classifier import Classifier, as_written
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Pair = tuple[Layer, _BatchNorm, Layer]
+Copy = tuple[nn.Module, nn.Module]
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
+_FEW = 4  # passes
+_ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
+_ROUGHLY = 0.1  # the same for bfloat16, which has three digits
+
+
+class Folded:
+    """A traced network with batch norm folded: ``folded(x)`` gives (features, logits), computed in ``dtype``."""
+
+    def __init__(
+        self,
+        traced: fx.GraphModule,
+        graph: fx.GraphModule,
+        pairs: list[Pair],
+        copies: list[Copy],
+        joined: list[fused.Run],
+        normalize: nn.Module,
+        dtype: torch.dtype,
+    ) -> None:
+        self._traced: fx.GraphModule | None = traced  # until it is found faithful
+        self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
+        self._normalize, self._dtype = normalize, dtype
+        made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
+        read = [module for run in joined for module in run.weighted if id(module) not in made]
+        folded = [module for layer, norm, _ in pairs for module in (layer, norm)]
+        self._sources = [*folded, *(source for source, _ in copies), *read]
+        self._unchanged = Unchanged()
+        self._images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)
+        self._layout = torch.channels_last if self._images else torch.contiguous_format  # channels of a pixel together
+
+    @property
+    def exact(self) -> bool:
+        """Whether it gives what the network gives but for a few roundings."""
+        return self._dtype != torch.bfloat16
+
+    def pays(self, passes: int) -> bool:
+        """Whether so many passes are worth folding the weights: of linear layers alone that costs as much as a few."""
+        return passes >= _FEW or self._images or not self.exact
+
+    def faithful(self, logits: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+        """Whether the trace has the gradients of the network, whose logits are given; asked until it is found so.
+
+        A way back of the user's own (torch.autograd.Function) and what runs under no_grad leave no mark in a trace.
+        Both compute alike, so that little rounding is between them.
+        """
+        if self._traced is not None and agree(slope(self._as_traced, x), slope(logits, x)):
+            self._traced = None
+        return self._traced is None
+
+    def _as_traced(self, x: Tensor) -> Tensor:
+        out = cast(fx.GraphModule, self._traced)(self._normalize(x))
+        return cast(Tensor, out[-1] if isinstance(out, tuple) else out)
+
+    @torch.no_grad()
+    def prepare(self, passes: int) -> None:
+        """Get ready for so many passes with the weights the network has now."""
+        if not self._unchanged(self._sources):
+            self._refresh()
+        for run in self._runs:
+            run.pack(passes >= OFTEN)  # by the call alone, so that a run that was stopped goes on with the same bits
+
+    def _refresh(self) -> None:
+        for layer, norm, target in self._pairs:
+            mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+            scale = norm.weight / (variance + norm.eps).sqrt()
+            column = scale.reshape(-1, *[1] * (layer.weight.ndim - 1))
+            if self.exact:
+                torch.mul(layer.weight, column, out=target.weight)
+            else:
+                parts = (torch.split(whole, _ROWS) for whole in (target.weight, layer.weight, column))
+                for new, old, factor in zip(*parts, strict=True):
+                    new.copy_(old * factor)
+            shift = -mean if layer.bias is None else layer.bias - mean
+            cast(Tensor, target.bias).copy_(norm.bias + shift * scale)
+        for source, twin in self._copies:
+            for old, new in zip(_tensors(source), _tensors(twin), strict=True):
+                new.copy_(old)
+        for run in self._runs:
+            run.refresh()
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        normal = self._normalize(x)
+        dtype = normal.dtype if self.exact else self._dtype
+        layout = self._layout if normal.ndim == 4 else torch.contiguous_format  # images may come flat
+        features, logits = self.graph.forward(normal.to(dtype, memory_format=layout))  # it has no hooks to call
+        return features.to(x.dtype), logits.to(x.dtype)
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+_known: WeakKeyDictionary[nn.Module, dict[torch.dtype, "_Made"]] = WeakKeyDictionary()
+
+
+class _Made(NamedTuple):
+    """The folded form of a model, and what it was made of."""
+
+    structure: list[object]
+    attributes: list[object]
+    form: Folded | str
+
+
+def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str:
+    """The folded form of a model, or the reason why it has none; traced once per structure and type."""
+    if altered := _altered(model):
+        return altered  # for now: it may be undone
+    here, settings, known = structure(model), attributes(model), _known.setdefault(model, {})
+    made = known.get(dtype)
+    if made is None or made.structure != here or (made.attributes != settings and isinstance(made.form, Folded)):
+        made = known[dtype] = _Made(here, settings, _fold(model, dtype))
+    return made.form
+
+
+def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
+    """Whether two outputs are the same but for rounding."""
+    allowed = _AGREE if exact else _ROUGHLY
+    return a.shape == b.shape and bool((a - b).abs().max() <= allowed * (1e-6 + b.abs().max()))
+
+
+def _altered(model: nn.Module) -> str:
+    """What makes calls of layers do other things than their classes say, if anything."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(module, kind) for module in model.modules() for kind in kinds) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "it has hooks"
+    # reused statistics (models.statistics) replace that of batch norms, in a way that folding sees
+    own = any("forward" in vars(module) for module in model.modules() if not isinstance(module, _BatchNorm))
+    return "it has a forward pass that is not its class's" if own else ""
+
+
+@torch.inference_mode(False)  # what is made here serves later attacks too
+def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
+    lowered = dtype == torch.bfloat16
+    if not lowered and not any(isinstance(module, _NORMS) for module in model.modules()):
+        return "it has no batch norm"
+    if not as_written(model) and hasattr(model, "outputs"):
+        return "it has outputs of its own"
+    kept = [model.head] if lowered and as_written(model) and isinstance(model.head, nn.Linear) else []
+    root = _Both(model, bool(kept)) if as_written(model) else model
+    traced = trace(root)
+    if isinstance(traced, str):
+        return traced
+    if lowered and any(node.op == "get_attr" for node in traced.nodes):
+        return "it uses tensors that belong to no layer"
+    graph = fx.GraphModule(root, deepcopy(traced))
+    _reshape(graph)
+    pairs = [_replace(graph, layer, norm, dtype) for layer, norm in _foldable(graph)]
+    if not pairs and not lowered:
+        return "no batch norm follows a layer directly"
+    copies = _lower(graph, [*kept, *(target for *_, target in pairs)], dtype) if lowered else []
+    if not as_written(model):
+        _open(graph)
+    joined = fused.join(graph)
+    graph.graph.lint()
+    graph.recompile()
+    normalize = model.normalize if as_written(model) else nn.Identity()
+    return Folded(fx.GraphModule(root, traced), graph, pairs, copies, joined, normalize, dtype)
+
+
+class _Both(nn.Module):
+    """A classifier after its normalization that gives features and logits, for tracing.
+
+    Where the encoder alone is lowered, features are raised again: a product with ten classes costs more in bfloat16,
+    and logits keep their digits.
+    """
+
+    def __init__(self, model: Classifier, raised: bool) -> None:
+        super().__init__()
+        self.encoder, self.head = model.encoder, model.head
+        self.between = Raised() if raised else nn.Identity()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.between(self.encoder(x))
+        return features, self.head(features)
+
+
+def _open(graph: fx.GraphModule) -> None:
+    """Make a graph that gives logits give features too, as :func:`holdfast.models.classifier.adapt` defines them."""
+    *nodes, output = graph.graph.nodes
+    linear = [n for n in nodes if n.op == "call_module" and isinstance(_module(graph, n), nn.Linear)]
+    logits = output.args[0]
+    with graph.graph.inserting_before(output):
+        given = linear and (*linear[-1].args, *linear[-1].kwargs.values())[0]
+        features = graph.graph.call_function(torch.flatten, (given, 1)) if linear else logits
+        output.args = ((features, logits),)
+
+
+def _reshape(graph: fx.GraphModule) -> None:
+    """Let views of images be made with channels last too, where torch has to copy."""
+    for node in graph.graph.nodes:
+        types = any(isinstance(value, torch.dtype) for value in (*node.args, *node.kwargs.values()))
+        if node.op == "call_method" and node.target == "view" and not types:
+            node.target = "reshape"
+
+
+def _module(graph: fx.GraphModule, node: fx.Node) -> nn.Module:
+    return graph.get_submodule(str(node.target))
+
+
+def _foldable(graph: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
+    """Layers used once, by nothing but a batch norm with fixed statistics."""
+    calls = [node for node in graph.graph.nodes if node.op == "call_module"]
+    targets = [node.target for node in calls]
+    found = []
+    for norm in (node for node in calls if node.args):
+        layer, module = norm.args[0], _module(graph, norm)
+        if (
+            _fixed(module)
+            and layer in calls
+            and layer.args
+            and type(_module(graph, layer)) in _LAYERS
+            and len(layer.users) == 1
+        ):
+            once = targets.count(layer.target) == targets.count(norm.target) == 1
+            fits = len(cast(Layer, _module(graph, layer)).weight) == module.num_features  # else it norms another axis
+            found += [(layer, norm)] if once and fits else []
+    return found
+
+
+def _fixed(module: nn.Module) -> TypeGuard[_BatchNorm]:
+    """Whether it is a batch norm whose every number is there."""
+    known = type(module) in _NORMS and cast(_BatchNorm, module).track_running_stats
+    return known and all(
+        getattr(module, name) is not None for name in ("running_mean", "running_var", "weight", "bias")
+    )
+
+
+def _replace(graph: fx.GraphModule, layer: fx.Node, norm: fx.Node, dtype: torch.dtype) -> Pair:
+    """Put a layer with weights of its own in the place of layer and norm."""
+    old, batch_norm = cast(Layer, _module(graph, layer)), cast(_BatchNorm, _module(graph, norm))
+    target = cast(Layer, _twin(old, dtype))
+    if target.bias is None:
+        target.bias = nn.Parameter(target.weight.new_zeros(len(target.weight)), requires_grad=False)
+    _retarget(graph, layer, target)
+    norm.replace_all_uses_with(layer)
+    graph.graph.erase_node(norm)
+    return old, batch_norm, target
+
+
+def _lower(graph: fx.GraphModule, others: Collection[nn.Module], dtype: torch.dtype) -> list[Copy]:
+    """Give every layer with tensors but those others a copy of a lower type."""
+    done = {id(other) for other in others}
+    twins: dict[int, Copy] = {}
+    for node in graph.graph.nodes:
+        module = _module(graph, node) if node.op == "call_module" else None
+        if module is not None and id(module) not in done and _tensors(module):
+            twins.setdefault(id(module), (module, _twin(module, dtype)))
+            _retarget(graph, node, twins[id(module)][1])
+    return list(twins.values())
+
+
+def _retarget(graph: fx.GraphModule, node: fx.Node, module: nn.Module) -> None:
+    node.target = "twin_" + str(node.target).replace(".", "_")
+    graph.add_submodule(node.target, module)
+
+
+def _twin(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A module of the same kind and sizes whose tensors are its own and want no gradient."""
+    twin = deepcopy(module).requires_grad_(False).eval()
+    if isinstance(twin, nn.Conv2d):
+        twin.weight.data = twin.weight.data.contiguous(memory_format=torch.channels_last)
+    return twin.to(dtype) if dtype == torch.bfloat16 else twin

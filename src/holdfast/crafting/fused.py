@@ -1,0 +1,153 @@
+"""Runs of plain layers, forward and backward by hand.
+
+Autograd builds a graph of every pass; for layers one after another with fixed weights the way back is known
+beforehand. A run is one node of that graph: it keeps only what its own way back needs and overwrites what nobody else
+reads.
+"""
+
+from collections.abc import Sequence
+from operator import getitem
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from holdfast.crafting.layers import VIEWS, Conv, Flatten, Layer, Linear, Sphere, by_hand, plain
+
+
+class Run(nn.Module):
+    """Layers one after another; where ``tap`` is above 0, the output of the first so many of them is given too."""
+
+    def __init__(self, layers: Sequence[Layer], tap: int = 0) -> None:
+        super().__init__()
+        self.layers, self.tap = layers, tap
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """The output of the last layer, after that of the tapped one where there is one."""
+        return cast(Tensor | tuple[Tensor, Tensor], _Pass.apply(x, self.layers, self.tap))  # type: ignore[no-untyped-call]
+
+    @property
+    def weighted(self) -> list[nn.Module]:
+        """The modules of whose weights something is made that serves all passes."""
+        return [layer.module for layer in self.layers if isinstance(layer, Linear | Sphere | Conv)]
+
+    def refresh(self) -> None:
+        """Make anew what is made of the weights."""
+        for layer in self.layers:
+            if isinstance(layer, Linear | Sphere | Conv):
+                layer.refresh()
+
+    def pack(self, wanted: bool) -> None:
+        """Multiply with packed weights from now on, or with plain ones."""
+        for layer in self.layers:
+            if isinstance(layer, Linear):
+                layer.pack(wanted)
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layers: Sequence[Layer], tap: int) -> Tensor | tuple[Tensor, Tensor]:
+        saved: list[Tensor] = []
+        ctx.layers, ctx.tap, ctx.sizes = layers, tap, []
+        ctx.begin, ctx.version = x, None if x.is_inference() else x._version
+        tapped = x
+        for number, layer in enumerate(layers, 1):
+            x, kept = layer.forward(x)
+            ctx.sizes.append(len(kept))
+            saved += kept
+            tapped = x if number == tap else tapped
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved)  # torch frees them after use and notices where they were overwritten
+        # detached: what is kept may be an output itself, which will know this context: a circle
+        return (tapped.detach(), x.detach()) if tap else x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+        if all(grad is None for grad in grads):
+            return None, None, None
+        if torch.is_grad_enabled():  # the slope is to be differentiated too
+            return _differentiable(ctx, grads), None, None
+        saved, grad, own = list(ctx.saved_tensors), grads[-1], False
+        for number in range(len(ctx.layers), 0, -1):
+            if number == ctx.tap and grads[0] is not None:
+                grad, own = grads[0] if grad is None else grad + grads[0], grad is not None
+            kept = [saved.pop() for _ in range(ctx.sizes[number - 1])]
+            if grad is not None:
+                layer = ctx.layers[number - 1]
+                grad = layer.backward(grad, tuple(reversed(kept)), own)
+                own = own or not isinstance(layer, Flatten)  # a flattened one is the given one in another shape
+        return grad, None, None
+
+
+def _differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> Tensor:
+    """The gradient of the input as a function that torch knows: the pass is made again."""
+    x = ctx.begin
+    if not x.is_inference() and x._version != ctx.version:
+        raise RuntimeError("the input of a pass was modified by an inplace operation before its second derivative")
+    outputs, last = [], x
+    for number, layer in enumerate(ctx.layers, 1):
+        last, _ = layer.forward(last)
+        outputs += [last] if number in (ctx.tap, len(ctx.layers)) else []
+    pairs = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+    of, given = zip(*pairs, strict=True)
+    (found,) = torch.autograd.grad(of, x, given, create_graph=True)
+    return cast(Tensor, found)
+
+
+def join(graph: fx.GraphModule) -> list[Run]:
+    """Put a run in the place of every sequence of plain layers of a graph; the graph is to be recompiled."""
+    runs: list[Run] = []
+    for nodes in _sequences(graph):
+        modules = [graph.get_submodule(str(node.target)) for node in nodes]
+        cut = next((number for number, node in enumerate(nodes[:-1], 1) if len(node.users) > 1), 0)
+        before, after = by_hand(modules[:cut]), by_hand(modules[cut:])
+        if all(isinstance(layer, Flatten) for layer in (*before, *after)):
+            continue  # only another view of its input, which somebody may overwrite through it
+        run, name = Run([*before, *after], len(before)), f"run_{len(runs)}"
+        graph.add_submodule(name, run)
+        with graph.graph.inserting_after(nodes[-1]):
+            node = graph.graph.call_module(name, (nodes[0].args[0],))
+        if cut:
+            with graph.graph.inserting_after(node):
+                node, tapped = (graph.graph.call_function(getitem, (node, place)) for place in (1, 0))
+            nodes[cut - 1].replace_all_uses_with(tapped)
+        nodes[-1].replace_all_uses_with(node)
+        for old in reversed(nodes):
+            graph.graph.erase_node(old)
+        runs.append(run)
+    return runs
+
+
+def _sequences(graph: fx.GraphModule) -> list[list[fx.Node]]:
+    """Plain layers, each of which but the last is read by the next one, with nothing done in between, and by nobody
+    else, but for the features that a head reads: the network may give them too.
+    """
+    found: list[list[fx.Node]] = []
+    modules = {node: graph.get_submodule(str(node.target)) for node in graph.graph.nodes if node.op == "call_module"}
+    for node, module in modules.items():
+        if len(node.args) != 1 or not plain(module):
+            continue
+        before = node.args[0]
+        follows = bool(found) and found[-1][-1] is before is node.prev
+        if follows and len(before.users) > 1:
+            follows = isinstance(module, nn.Linear) and _given(node, before) and _tappable(found[-1], modules)
+        overwrites = isinstance(module, nn.ReLU) and module.inplace
+        if overwrites and not (follows and type(modules[before]) in (nn.Linear, nn.Conv2d)):
+            continue  # somebody else may read what it overwrites
+        if follows:
+            found[-1].append(node)
+        else:
+            found.append([node])
+    return found
+
+
+def _given(head: fx.Node, features: fx.Node) -> bool:
+    """Whether what a head reads is read by nobody else, only given by the network, flat or as it is."""
+    others = [user for user in features.users if user is not head]
+    flat = [user for user in others if user.target is torch.flatten]
+    return all(user.op == "output" for node in (features, *flat) for user in node.users if user not in (head, *flat))
+
+
+def _tappable(nodes: list[fx.Node], modules: dict[fx.Node, nn.Module]) -> bool:
+    """Whether a sequence gives nothing else yet and makes something of its input, not only another view."""
+    return all(len(node.users) == 1 for node in nodes[:-1]) and not all(isinstance(modules[n], VIEWS) for n in nodes)

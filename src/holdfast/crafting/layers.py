@@ -1,0 +1,274 @@
+"""Plain layers, forward and backward by hand."""
+
+from typing import Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.crafting import blocks
+from holdfast.crafting.packed import Packed, worth_packing
+from holdfast.geometry import length
+from holdfast.models.heads import hypersphere, linear
+
+_aten = torch.ops.aten
+
+
+class Raised(nn.Module):
+    """The same numbers in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Them."""
+        return x.float()
+
+
+_HEADS = (nn.Linear, linear.Linear, hypersphere.Hypersphere)
+VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)  # they give what they are given
+_PLAIN = (*_HEADS, *VIEWS, Raised, nn.ReLU, nn.AvgPool2d)
+
+
+class Layer(Protocol):
+    """``forward`` gives the output and what ``backward`` needs to turn the gradient there into that of the input.
+
+    ``backward`` may overwrite the gradient it is given where that is its ``own``. Under grad mode ``forward`` is made
+    of operations that torch can differentiate, and ``backward`` is not asked.
+    """
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]: ...
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor: ...
+
+
+def _where_positive(grad: Tensor, y: Tensor, own: bool) -> Tensor:
+    """The gradient before a ReLU whose output is y."""
+    if own:
+        _aten.threshold_backward.grad_input(grad, y, 0, grad_input=grad)
+        return grad
+    return cast(Tensor, _aten.threshold_backward.default(grad, y, 0))
+
+
+class Linear:
+    """A linear layer, with the ReLU after it where there is one."""
+
+    def __init__(self, module: nn.Linear, relu: bool) -> None:
+        self.module, self.relu = module, relu
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.known: Packed | None = None  # made when it is first wanted
+        self.packed: Packed | None = None
+
+    def pack(self, wanted: bool) -> None:
+        if wanted and self.known is None and worth_packing(self.module.weight):
+            self.known = Packed(self.module.weight)
+        self.packed = self.known if wanted else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if self.packed is not None and not torch.is_grad_enabled():
+            y = self.packed.there(x, self.module.bias, self.relu)
+        else:
+            y = F.linear(x, self.module.weight, self.module.bias)
+            y = y.relu_() if self.relu else y
+        return y, ((y,) if self.relu else ())
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        if kept:
+            grad = _where_positive(grad, kept[0], own)
+        return grad @ self.module.weight if self.packed is None else self.packed.back(grad)
+
+
+class Sphere:
+    """Scaled cosines: the directions of the classes are worked out once for all passes."""
+
+    def __init__(self, module: hypersphere.Hypersphere) -> None:
+        self.module = module
+        self.least = length(module.weight.new_zeros(1, module.in_features))  # of a feature that is zero
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.directions = self.module.scale * self.module.directions().detach()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if torch.is_grad_enabled():
+            return self.module(x), ()
+        along = F.linear(x, self.directions)
+        if not self.module.feature_norm:
+            return along, ()
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.least)
+        return along / size, (x, along, size)  # not the output, which others may overwrite
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        if not kept:
+            return grad @ self.directions
+        x, along, size = kept
+        grad = grad / size  # few numbers: what is left for the many of x is one product and one sum
+        inward = (grad * along).sum(-1, keepdim=True).div_(size).div_(size)
+        return (grad @ self.directions).addcmul_(x, inward, value=-1)
+
+
+class Conv:
+    """A convolution of images, with the ReLU after it where there is one."""
+
+    def __init__(self, module: nn.Conv2d, relu: bool) -> None:
+        self.module, self.relu = module, relu
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        self.side = blocks.side(self.module)
+        self.blocks = blocks.kernel(self.module.weight, self.side) if self.side > 1 else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        m = self.module
+        if self._whole(x):
+            y = F.linear(_by_pixel(x), _by_pixel(m.weight), m.bias)[:, :, None, None]
+        else:
+            y = F.conv2d(x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+        return (y.relu_(), (x, y)) if self.relu else (y, (x,))
+
+    def _whole(self, x: Tensor) -> bool:
+        """Whether the kernel sees all of an image, so that the convolution is one product."""
+        m = self.module
+        plain = (*m.padding, *m.dilation, m.groups) == (0, 0, 1, 1, 1)
+        return plain and x.ndim == 4 and x.shape[2:] == m.kernel_size
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        m, x = self.module, kept[0]
+        if self.relu:
+            grad = _where_positive(grad, kept[1], own)
+        if x.ndim == 3:  # one image without a batch
+            grad, x = grad[None], x[None]
+        if self._whole(x):
+            return (grad.flatten(1) @ _by_pixel(m.weight)).reshape(len(x), *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
+        if self.blocks is not None and x.shape[2] % self.side == x.shape[3] % self.side == 0:
+            found = blocks.image_gradient(grad, self.blocks, m, self.side)
+            return found if kept[0].ndim == 4 else found[0]
+        shape = (m.stride, m.padding, m.dilation, False, [0], m.groups)
+        found, *_ = _aten.convolution_backward(grad, x, m.weight, None, *shape, [True, False, False])
+        return cast(Tensor, found if kept[0].ndim == 4 else found[0])
+
+
+def _by_pixel(images: Tensor) -> Tensor:
+    """Images as rows, the channels of a pixel together: a view where they are so in memory."""
+    return images.permute(0, 2, 3, 1).flatten(1)
+
+
+class Raise:
+    """Numbers raised to float32."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return x.float(), (x.new_empty(0),)  # for its type alone
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        return grad.to(kept[0].dtype)
+
+
+class Relu:
+    """A ReLU whose input is somebody else's."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y = F.relu(x)
+        return y, (y,)
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        return _where_positive(grad, kept[0], own)
+
+
+class MaxPool:
+    """A pooling, with the ReLU after it where there is one."""
+
+    def __init__(self, module: nn.MaxPool2d, relu: bool) -> None:
+        m, self.relu = module, relu
+        self.settings = _pair(m.kernel_size), _pair(m.stride), _pair(m.padding), _pair(m.dilation), m.ceil_mode
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, places = _aten.max_pool2d_with_indices(x, *self.settings)
+        return (y.relu_(), (x, places, y)) if self.relu else (y, (x, places))
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        x, places = kept[:2]
+        if self.relu:
+            grad = _where_positive(grad, kept[2], own)
+        return cast(Tensor, _aten.max_pool2d_with_indices_backward(grad, x, *self.settings, places))
+
+
+class AvgPool:
+    """A pooling by the mean."""
+
+    def __init__(self, module: nn.AvgPool2d) -> None:
+        m = module
+        shape = _pair(m.kernel_size), _pair(m.stride), _pair(m.padding)
+        self.settings = *shape, m.ceil_mode, m.count_include_pad, m.divisor_override
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return cast(Tensor, _aten.avg_pool2d(x, *self.settings)), (x,)
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        return cast(Tensor, _aten.avg_pool2d_backward(grad, *kept, *self.settings))
+
+
+class Flatten:
+    """The same numbers in fewer axes."""
+
+    def __init__(self, module: nn.Flatten) -> None:
+        self.module = module
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return cast(Tensor, self.module(x)), (x.data,)  # for its shape alone, whoever overwrites it
+
+    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
+        (x,) = kept
+        grad = grad.reshape(x.shape)
+        last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        # small here and large behind the pooling before it: the order of pixels is put right here
+        return grad.contiguous(memory_format=torch.channels_last) if last else grad
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def plain(module: nn.Module) -> bool:
+    """Whether a module is a layer that is known here."""
+    if type(module) is nn.Conv2d:
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    if type(module) is nn.MaxPool2d:
+        return not module.return_indices
+    return type(module) in _PLAIN
+
+
+def by_hand(modules: list[nn.Module]) -> list[Layer]:
+    """Plain modules one after another, as layers."""
+    layers: list[Layer] = []
+    modules = _pooled_first(modules)
+    for module, after in zip(modules, [*modules[1:], None], strict=False):
+        relu = type(after) is nn.ReLU  # taken along by the layer before it
+        if isinstance(module, hypersphere.Hypersphere):
+            layers.append(Sphere(module))
+        elif isinstance(module, nn.Linear):
+            layers.append(Linear(module, relu))
+        elif isinstance(module, nn.Conv2d):
+            layers.append(Conv(module, relu))
+        elif isinstance(module, nn.MaxPool2d):
+            layers.append(MaxPool(module, relu))
+        elif isinstance(module, nn.AvgPool2d):
+            layers.append(AvgPool(module))
+        elif isinstance(module, nn.Flatten):
+            layers.append(Flatten(module))
+        elif isinstance(module, Raised):
+            layers.append(Raise())
+        elif isinstance(module, nn.ReLU) and not (layers and getattr(layers[-1], "relu", False)):
+            layers.append(Relu())
+    return layers
+
+
+def _pooled_first(modules: list[nn.Module]) -> list[nn.Module]:
+    """ReLUs after the poolings that follow them, where maps are smaller: the largest number is as positive then.
+
+    Only where a later layer makes something new of them: others may overwrite what a pooling gives, not a ReLU.
+    """
+    found = list(modules)
+    for number in range(1, len(found) - 1):
+        relu, pool, *rest = found[number:]
+        if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and not all(isinstance(m, VIEWS) for m in rest):
+            found[number : number + 2] = pool, relu
+    return found

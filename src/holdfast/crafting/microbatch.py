@@ -1,0 +1,60 @@
+"""How many samples an attack passes through a model at a time: enough to keep it busy, few enough to stay in cache."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.contracts import Model, Rows
+from holdfast.crafting.view import crafting
+from holdfast.losses.classification import cross_entropy
+from holdfast.rng import Rng
+
+USUAL = 256
+_TRIED = (32, 64, 128, 256, 512)
+_ROUNDS = 3
+
+_size: ContextVar[int] = ContextVar("micro", default=USUAL)
+
+
+def size() -> int:
+    """The number of samples at a time that is in force."""
+    return _size.get()
+
+
+@contextmanager
+def micro(number: int) -> Iterator[None]:
+    """Attack so many samples at a time inside the context."""
+    if number < 1:
+        raise ValueError(f"{number} samples at a time were asked for but an attack needs at least 1")
+    token = _size.set(number)
+    try:
+        yield
+    finally:
+        _size.reset(token)
+
+
+def measured(model: nn.Module, x: Tensor, y: Tensor) -> int:
+    """The number of samples at a time with the least time per sample for one gradient, tried here in turns."""
+    sizes = [number for number in _TRIED if number <= len(x)]
+    best = dict.fromkeys(sizes, torch.inf)
+    with crafting(model, Rng(0)) as view, torch.inference_mode(False), torch.enable_grad():
+        for _ in range(_ROUNDS if len(sizes) > 1 else 0):
+            for number in sizes:
+                best[number] = min(best[number], _seconds(view, x[:number], y[:number]) / number)
+    known = [number for number in sizes if best[number] < torch.inf] or sizes
+    return min(known, key=best.__getitem__, default=USUAL)
+
+
+def _seconds(view: Model, x: Tensor, y: Tensor) -> float:
+    started = time.perf_counter()
+    here = x.clone().requires_grad_()
+    try:
+        (grad,) = torch.autograd.grad(cross_entropy(view.outputs(here), Rows.of(y)).sum(), here)
+    except RuntimeError:  # no gradient, or no room for so many
+        return torch.inf
+    grad.sum().item()  # devices work ahead: the number is only there when they are done
+    return time.perf_counter() - started

@@ -1,0 +1,124 @@
+"""The graph of a network (torch.fx), and whether it can be trusted.
+
+A trace is what one pass did with stand-ins for numbers. What a network draws, remembers or decides by its attributes is
+frozen in it, and what it keeps from its gradients leaves no mark: all that is looked for here.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from holdfast.crafting.layers import Raised
+
+_KNOWN = frozenset(vars(nn.Module())) | {"forward"}  # what every module has, and what folding looks at itself
+_PLAIN = (int, float, complex, str, bytes, type(None))
+_MANY = 100  # things in a container whose contents are looked at
+_INSTANCE_NORMS = (nn.functional.instance_norm, torch.instance_norm)
+
+
+def trace(root: nn.Module) -> fx.Graph | str:
+    """The graph of a network, or why it has none that could be trusted."""
+    try:
+        copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
+        before = _state(copy)
+        with _drawing() as drawn:
+            graph = _Tracer().trace(copy)
+            draws = drawn()
+    except Exception as error:  # a user's code is run on stand-ins: anything can be raised
+        return f"it cannot be traced ({type(error).__name__})"
+    if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in graph.nodes):
+        return "it makes tensors of its own in the forward pass"
+    if _state(copy) != before:
+        return "its forward pass changes its own state"
+    if draws:
+        return "its forward pass draws random numbers that a trace would freeze"
+    kinds = [type(root.get_submodule(str(node.target))) for node in graph.nodes if node.op == "call_module"]
+    if any(issubclass(kind, _InstanceNorm) for kind in kinds) or any(n.target in _INSTANCE_NORMS for n in graph.nodes):
+        return "it has instance norm, whose gradient torch gets wrong for one sample with channels last"
+    return graph
+
+
+class _Tracer(fx.Tracer):
+    """Sees a linear layer of any kind as one: the input of the last one is the features."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear | Raised) or super().is_leaf_module(m, module_qualified_name)
+
+
+@contextmanager
+def _drawing() -> Iterator[Callable[[], bool]]:
+    """Tells whether numbers were drawn in this context from the generators that all share; they are put back."""
+    python, legacy = random.getstate(), np.random.get_state(legacy=False)
+    with torch.random.fork_rng(devices=[]):
+        begin = torch.get_rng_state()
+        try:
+            yield (
+                lambda: (
+                    random.getstate() != python
+                    or str(np.random.get_state(legacy=False)) != str(legacy)
+                    or not torch.equal(torch.get_rng_state(), begin)
+                )
+            )
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)
+
+
+def structure(model: nn.Module) -> list[object]:
+    """What a trace depends on beside the attributes of modules: these, their code and the kinds of their tensors.
+
+    Tensors that a user's module holds itself are in a trace as they are; those of torch's layers, which training and
+    reused statistics replace, are not.
+    """
+    modules = list(model.modules())
+    own = [module for module in modules if not type(module).__module__.startswith("torch.nn")]
+    held = [id(tensor) for module in own for tensor in (*module._parameters.values(), *module._buffers.values())]
+    kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in (*model.parameters(), *model.buffers())]
+    return [[ref(module) for module in modules], [type(module).forward for module in modules], held, kinds]
+
+
+def attributes(model: nn.Module) -> list[object]:
+    """What a user may set on modules, such as a flag, a batch norm's eps, a head's scale or a convolution's stride."""
+    return [
+        (name, _content(value, 3))
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in _KNOWN
+    ]
+
+
+def _content(value: object, depth: int) -> object:
+    """Something that differs where the value does; things of other kinds than these are known by who they are."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Tensor):
+        return id(value), None if value.is_inference() else value._version  # inference tensors have no versions
+    if isinstance(value, list | tuple | set | dict):
+        if not depth or len(value) > _MANY:
+            return id(value), len(value)
+        return [_content(item, depth - 1) for item in (value.items() if isinstance(value, dict) else value)]
+    return id(value)
+
+
+def _state(model: nn.Module) -> list[object]:
+    """What a forward pass could change: attributes, and the versions of tensors."""
+    return [*attributes(model), *(tensor._version for tensor in (*model.parameters(), *model.buffers()))]
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def slope(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The gradient of a mixture of logits; numbers that are drawn on the way are put back."""
+    x = x.detach().clone().requires_grad_()
+    with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        out = logits(x)
+        mixture = out * torch.arange(out.shape[1], device=out.device).cos()
+        (found,) = torch.autograd.grad(mixture.sum(), x)
+    return found

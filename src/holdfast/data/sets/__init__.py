@@ -1,0 +1,1 @@
+"""Data sets that recipes can name, one per file; the file name is the recipe name."""

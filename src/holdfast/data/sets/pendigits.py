@@ -1,0 +1,13 @@
+"""Pendigits: 7494 and 3498 digits written with a pen, 8 points each (Alimoglu and Alpaydin 1996)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.data.sets._tabular import load_tabular
+from holdfast.data.split import DataSet
+
+
+def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
+    """Pendigits from LIBSVM text; test samples may leave [0, 1]. No checksum is published, so ``verify`` is moot."""
+    return load_tabular("pendigits", folder, valid=valid, seed=seed)

@@ -1,0 +1,13 @@
+"""Splice: 1000 and 2175 stretches of 60 bases of DNA, with a splice junction or without (Statlog)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.data.sets._tabular import load_tabular
+from holdfast.data.split import DataSet
+
+
+def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
+    """Splice from LIBSVM text; test samples may leave [0, 1]. No checksum is published, so ``verify`` is moot."""
+    return load_tabular("splice", folder, valid=valid, seed=seed)

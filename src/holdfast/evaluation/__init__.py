@@ -1,0 +1,1 @@
+"""Subjects, measurements and the evaluator that turns them into records."""

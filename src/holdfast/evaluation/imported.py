@@ -1,0 +1,183 @@
+"""A user's own model: imported by its name, given its weights, and looked at before hours are spent on it."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.crafting.view import frozen
+from holdfast.data import EvaluationSet
+from holdfast.models.layouts import LAYOUTS, published
+from holdfast.models.weights import load_into, read_state
+from holdfast.recipes import members
+from holdfast.records.snapshot import digest
+from holdfast.rng import Rng
+
+_FORMS = "package.module:callable, timm:NAME, torchvision:NAME or layout:NAME"
+_LIBRARIES = ("timm", "torchvision")
+_LOOKED_AT = 8  # samples, enough to see what the outputs are
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")  # in the text of a module; another one in every process
+
+
+class Own(nn.Module):
+    """A user's network behind the normalization it was trained with; an error in it is told with its name."""
+
+    def __init__(self, network: nn.Module, normalize: nn.Module | None = None) -> None:
+        super().__init__()
+        self.normalize = nn.Identity() if normalize is None else normalize
+        self.network = network
+
+    def forward(self, x: Tensor) -> Any:
+        """What the network gives, logits or an object with ``.logits``."""
+        try:
+            return self.network(self.normalize(x))
+        except Exception as error:
+            raise RuntimeError(_raised("the model", error)) from error
+
+
+@contextmanager
+def importable(folder: str) -> Iterator[None]:
+    """Let the modules of a folder be imported, before installed ones of the same name, as Python does with scripts."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the user's code may have taken it out
+            sys.path.remove(folder)
+
+
+def build(name: str, weights: Path | None, data: EvaluationSet, seed: int) -> nn.Module:
+    """The model that ``name`` says, with the weights of a file; without a file they depend on the seed alone."""
+    kind, colon, rest = name.partition(":")
+    if not (kind and colon and rest):
+        raise ValueError(f"--model is {name!r} but has one of the forms {_FORMS}")
+    if weights is None and kind in (*_LIBRARIES, "layout"):
+        raise ValueError(f"--model {name} would have random weights, of which nothing can be said; give --weights FILE")
+    state = None if weights is None else read_state(weights)
+    if kind == "layout":
+        return _published(rest, state or {}, tuple(data.test.x.shape[1:]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Rng(seed).fork("weights").seed)
+        made = _of_library(kind, rest, data) if kind in _LIBRARIES else _of_module(kind, rest)
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"--model {name} gave a {type(made).__name__} but a torch.nn.Module is needed; return one")
+    if state is not None:
+        load_into(made, state)
+    return made.float()
+
+
+def _published(name: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> nn.Module:
+    if name not in LAYOUTS:
+        raise ValueError(members.unknown(f"layout {name!r} in --model", name, LAYOUTS))
+    return published(name, state, shape).float()
+
+
+def _of_library(kind: str, name: str, data: EvaluationSet) -> object:
+    """A model of timm or torchvision, with as many outputs as the data have classes where these are known."""
+    outputs = {} if data.classes is None else {"num_classes": len(data.classes)}
+    absent = ImportError(f"--model {kind}:{name} needs {kind}, which is not installed; run: pip install {kind}")
+    library = _imported("timm" if kind == "timm" else "torchvision.models", absent)
+    with _told(f"building {kind}:{name}"):
+        if kind == "timm":
+            return library.create_model(name, pretrained=False, **outputs)
+        return library.get_model(name, weights=None, **outputs)
+
+
+def _of_module(where: str, path: str) -> object:
+    """What a name in a module gives: a module as it is, anything else called."""
+    plain = where.removeprefix("./").removesuffix(".py").replace("/", ".")
+    hint = "start holdfast where it lies, or install it" if plain == where else f"write {plain}:{path}"
+    absent = ValueError(f"--model asks for the module {where}, which is neither here nor installed; {hint}")
+    if where.startswith(".") or "/" in where:  # to Python these are other mistakes
+        raise absent
+    module = found = _imported(where, absent)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == where]
+            raise ValueError(members.unknown(f"name {path!r} in the module {where}", path, own))
+        found = getattr(found, part)
+    if isinstance(found, nn.Module):
+        return found
+    with _told(f"calling {where}:{path} without arguments"):
+        return found()
+
+
+def _imported(name: str, absent: Exception) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise absent from error
+        raise ValueError(_raised(f"importing {name}", error)) from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(_raised(f"importing {name}", error)) from error
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    """An error in code that is not ours, in one sentence with its name."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise ValueError(_raised(doing, error)) from error
+
+
+def _raised(doing: str, error: BaseException) -> str:
+    said = " ".join(str(error).split())[:300]
+    return f"{doing} raised {type(error).__name__}" + (f": {said}" if said else "")
+
+
+@torch.no_grad()
+def look(model: nn.Module, data: EvaluationSet, device: torch.device) -> None:
+    """Refuse a model that cannot take the samples or whose outputs are not logits of their classes."""
+    batch = data.test.batch(torch.arange(min(_LOOKED_AT, len(data.test))), device)
+    try:
+        with frozen(model, Rng(0)) as view:
+            logits = view(batch.x)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{error} (given {len(batch)} samples of shape {tuple(batch.x.shape[1:])})") from error
+    for problem in _problems(logits, data):
+        raise ValueError(f"the model {problem}")
+
+
+def _problems(logits: Tensor, data: EvaluationSet) -> Iterator[str]:
+    outputs, top = logits.shape[1], int(data.test.y.max())
+    if not logits.isfinite().all():
+        yield "gives NaN or infinite outputs for clean samples; check its weights and its normalization"
+    if data.classes is not None and len(data.classes) != outputs:
+        yield f"has {outputs} outputs but {data.name} has {len(data.classes)} classes; give data of its own classes"
+    if top >= outputs:
+        yield f"has {outputs} outputs but {data.name} has labels up to {top}; give data of its own classes"
+    if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
+        yield (
+            "seems to give probabilities (each row adds up to 1) but attacks need logits, else gradients vanish and "
+            "it looks more robust than it is; leave its softmax out"
+        )
+
+
+def identity(name: str, model: nn.Module) -> dict[str, str]:
+    """What makes a model this one: its name, its weights, and its code, since the same weights may mean another model.
+
+    Weights are all its tensors, also buffers that are not saved. The code is how the network prints and the files in
+    which its classes and its builder are written.
+    """
+    held = dict(model.named_buffers()) | model.state_dict()
+    state = {key: value for key, value in held.items() if isinstance(value, Tensor)}
+    code = sha256(_ADDRESS.sub("", str(model)).encode())
+    for file in sorted(_files(name, model)):
+        code.update(Path(file).read_bytes())
+    return {"name": name, "weights": digest(state), "code": code.hexdigest()}
+
+
+def _files(name: str, model: nn.Module) -> set[str]:
+    modules = {name.partition(":")[0], *(type(part).__module__ for part in model.modules())}
+    own = [module for module in modules if module.partition(".")[0] not in ("torch", "holdfast", *_LIBRARIES)]
+    files = {getattr(sys.modules.get(module), "__file__", None) for module in own}
+    return {file for file in files if file is not None and Path(file).is_file()}

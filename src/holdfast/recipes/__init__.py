@@ -1,0 +1,1 @@
+"""Recipes: TOML files validated into frozen dataclasses."""

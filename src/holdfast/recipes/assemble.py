@@ -1,0 +1,47 @@
+"""From the tables of a recipe to the things they name: data and models."""
+
+import inspect
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from holdfast import data
+from holdfast.data import DataSet
+from holdfast.models.classifier import Classifier, Normalize, PerImage
+from holdfast.recipes import members
+from holdfast.recipes.model import ModelPlan
+from holdfast.recipes.schema import DataPlan
+from holdfast.rng import Rng
+
+
+def load_data(plan: DataPlan, folder: Path | None) -> DataSet:
+    """The data set of a recipe."""
+    return data.load(plan.name, folder, valid=plan.valid, seed=plan.seed, verify=plan.verify)
+
+
+def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
+    """A fresh classifier whose weights depend only on the seed."""
+    cls = members.member("encoder", plan.encoder)
+    known = inspect.signature(cls).parameters
+    for name in plan.options:
+        if name not in known:
+            raise ValueError(f"encoder {plan.encoder!r} has no {name}; leave model.{name} out")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Rng(seed).fork("weights").seed)
+        try:
+            encoder = cast(nn.Module, cls(shape, **plan.options))
+            model = Classifier(encoder, plan.head.make(cast(int, encoder.width), classes), _normalize(plan))
+            with torch.no_grad():
+                model.eval()(torch.zeros(2, *shape))  # one pass: what does not fit is said here, not while training
+        except (ValueError, RuntimeError) as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"model {plan.encoder!r} cannot be made for samples of shape {shape} ({said})") from error
+    return model.train()
+
+
+def _normalize(plan: ModelPlan) -> nn.Module | None:
+    if plan.per_image:
+        return PerImage()
+    return None if plan.mean is None or plan.std is None else Normalize(plan.mean, plan.std)

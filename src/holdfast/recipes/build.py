@@ -1,0 +1,190 @@
+"""From recipe tables to the frozen dataclasses that users construct, and back.
+
+A table's keys are the fields of the dataclass. Unknown keys are refused with the nearest known one named, numbers may
+be written as fractions ("8/255"), and what a field cannot be is said with the place where it stands.
+"""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
+from math import isfinite
+from typing import Any, cast
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+
+from holdfast.contracts import Attack, Loss, Method
+from holdfast.geometry import NORMS, Threat
+from holdfast.recipes import members
+
+Table = Mapping[str, Any]
+
+_FRACTION = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*/\s*0*[1-9]\d*\s*")
+
+
+def build(cls: type, table: Table, where: str, given: Table | None = None) -> Any:
+    """An instance of a dataclass from a table; ``given`` holds values for fields the table leaves out."""
+    table = section(table, where)
+    hints = typing.get_type_hints(cls)
+    known = [f.name for f in fields(cls) if f.init]
+    given = given or {}
+    values: dict[str, Any] = {name: value for name, value in given.items() if name in known}
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(members.unknown(f"key {key!r} in {where}", key, known))
+        values[key] = convert(hints[key], value, f"{where}.{key}", given)
+    needed = [f.name for f in fields(cls) if f.init and f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ValueError(f"{where} needs {', '.join(missing)}")
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def section(value: Any, where: str) -> dict[str, Any]:
+    """A table of settings; anything else in its place is refused."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be a table of settings but is {value!r}")
+    return dict(value)
+
+
+def convert(hint: Any, value: Any, where: str, given: Table) -> Any:
+    """One value as its field wants it; ``given`` holds what attacks and methods inside it need."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and types.NoneType in options:
+        return None
+    if Attack in options:
+        return build_attack(value, where, given.get("threat"))
+    if Method in options:
+        return build_method(value, where, given["threat"], given["attack"])
+    if Threat in options:
+        return build_threat(value, where)
+    if any(option == Loss for option in options):
+        return build_loss(value, where)
+    for option in options:
+        if is_dataclass(option) and isinstance(option, type):
+            return build(option, value, where, given)
+    return scalar(hint, value, where)
+
+
+def scalar(hint: Any, value: Any, where: str) -> Any:
+    """A number, text, choice or list, checked by pydantic; fractions count as numbers."""
+    value = _divided(value) if _takes(float, hint) else value
+    if isinstance(value, bool) and not _takes(bool, hint):  # pydantic would count true as 1
+        raise ValueError(f"{where} is {str(value).lower()}: a switch cannot stand here")
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"]
+        raise ValueError(f"{where} is {value!r}: {said[0].lower()}{said[1:]}") from None
+    except PydanticSchemaGenerationError:  # a model, say, where transfer stands outside [attacks]
+        raise ValueError(f"{where} is {value!r} but a recipe has no way to write it; leave it out") from None
+
+
+def _takes(kind: type, hint: Any) -> bool:
+    return hint is kind or any(_takes(kind, inner) for inner in typing.get_args(hint))
+
+
+def _divided(value: Any) -> Any:
+    """Fractions such as "8/255", alone or in lists, as numbers; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return [_divided(item) for item in value]
+    if not (isinstance(value, str) and _FRACTION.fullmatch(value)):
+        return value
+    above, _, below = value.partition("/")
+    return float(above) / float(below)
+
+
+def build_threat(value: Any, where: str) -> Threat:
+    """A threat from ``"linf:8/255"``, with the box as in ``"linf:8/255:0:1"``, or from a table with norm and eps."""
+    if isinstance(value, str):
+        parts = value.split(":")
+        if len(parts) not in (2, 4):
+            raise ValueError(f"{where} is {value!r} but has the form norm:eps or norm:eps:low:high, e.g. linf:8/255")
+        value = dict(zip(("norm", "eps", "low", "high"), parts, strict=False))
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be a table or a text such as 'linf:8/255' but is {value!r}")
+    name, numbers = str(value.get("norm", "")).lower(), {k: v for k, v in value.items() if k != "norm"}
+    if name not in NORMS:
+        raise ValueError(members.unknown(f"norm {name!r} in {where}", name, NORMS))
+    return cast(Threat, build(Threat, numbers, where, {"norm": NORMS[name]}))
+
+
+def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
+    """An attack from a table with its name; ``eps`` alone changes the radius of the recipe's threat."""
+    table = section({"name": value} if isinstance(value, str) else value, where)
+    cls = member("attack", table.pop("name", where.rpartition(".")[2]), where)
+    if "eps" in table and threat is not None and "threat" in [field.name for field in fields(cls)]:
+        table["threat"] = {"norm": threat.norm.name, "eps": table.pop("eps"), "low": threat.low, "high": threat.high}
+    return cast(Attack, build(cls, table, where, {} if threat is None else {"threat": threat}))
+
+
+def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Method:
+    """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
+    table = section(table, where)
+    cls = member("method", table.pop("name", where.rpartition(".")[2]), where)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a method may draw parameters of its own; a run started again must find the same
+        return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
+
+
+def member(kind: str, name: Any, where: str) -> type:
+    """The class of this name; an unknown one is refused with the place where it stands."""
+    try:
+        return members.member(kind, str(name))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def build_loss(value: Any, where: str) -> Loss:
+    """A loss from its name, or from a table with its name and its settings."""
+    table = section({"name": value} if isinstance(value, str) else value, where)
+    name, known = str(table.pop("name", "")), members.losses()
+    if name not in known:
+        raise ValueError(members.unknown(f"loss {name!r} in {where}", name, known))
+    hints = typing.get_type_hints(known[name])
+    settings = [key for key in inspect.signature(known[name]).parameters if key not in ("out", "rows")]
+    for key in table:
+        if key not in settings:
+            raise ValueError(members.unknown(f"key {key!r} in {where}", key, settings))
+    chosen = {key: scalar(hints[key], item, f"{where}.{key}") for key, item in table.items()}
+    return cast(Loss, partial(known[name], **chosen) if chosen else known[name])
+
+
+def table_of(value: Any) -> Any:
+    """The recipe form of a built value: what :func:`build` would read to make it again."""
+    if isinstance(value, Threat):
+        return {"norm": value.norm.name, "eps": value.eps, "low": value.low, "high": value.high}
+    if isinstance(value, partial):
+        return {"name": value.func.__name__, **{k: table_of(v) for k, v in value.keywords.items()}}
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {"name": members.name_of(value)} if _in_folder(value) else {}
+        return named | {f.name: table_of(getattr(value, f.name)) for f in fields(value) if f.init}
+    if isinstance(value, Mapping):
+        return {str(key): table_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [table_of(item) for item in value]
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return getattr(value, "__name__", type(value).__name__)
+    return value
+
+
+def json_table(value: Any) -> Any:
+    """The recipe form of a built value where only JSON can stand: inf and nan, which it lacks, are text."""
+    value = table_of(value)
+    if isinstance(value, Mapping):
+        return {key: json_table(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [json_table(item) for item in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _in_folder(value: object) -> bool:
+    return any(type(value).__module__.startswith(folder.__name__ + ".") for folder in members.FOLDERS.values())

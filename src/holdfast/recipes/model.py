@@ -1,0 +1,86 @@
+"""The model of a recipe: encoder, head, normalization."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from holdfast.recipes import members
+from holdfast.recipes.build import build, member, section
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPlan:
+    """Which head, and its options (None: its own defaults)."""
+
+    name: str = "linear"
+    scale: float | None = None
+    margin: float | None = None
+    feature_norm: bool | None = None
+    weight_norm: str | None = None
+
+    def __post_init__(self) -> None:
+        with torch.device("meta"):  # only to hear what the head refuses: nothing is drawn
+            self.make(1, 1)
+
+    def make(self, width: int, classes: int) -> nn.Module:
+        """A fresh head."""
+        head = members.member("head", self.name)
+        known = inspect.signature(head).parameters
+        names = ("scale", "margin", "feature_norm", "weight_norm")
+        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        for name in options:
+            if name not in known:
+                raise ValueError(f"head {self.name!r} has no {name}; leave it out")
+        return cast(nn.Module, head(width, classes, **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """Which encoder, its options (None: its own defaults), the head, and the normalization inside the model.
+
+    ``mean`` and ``std`` normalize by channel, ``per_image`` by each image's own mean and deviation (Madry, TLA).
+    """
+
+    encoder: str
+    width: int | None = None
+    depth: int | None = None
+    channels: int | None = None
+    form: str | None = None
+    activation: str | None = None
+    stem_stride: int | None = None
+    extra_blocks: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    per_image: bool = False
+    head: HeadPlan = HeadPlan()
+
+    @property
+    def options(self) -> dict[str, int | str]:
+        """The encoder's options that are set."""
+        names = ("width", "depth", "channels", "form", "activation", "stem_stride", "extra_blocks")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def __post_init__(self) -> None:
+        if self.per_image and self.mean is not None:
+            raise ValueError("per_image and mean are two normalizations; choose one")
+        for name in ("width", "depth", "channels"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name} is {size} but must be at least 1")
+        mean, std = self.mean or (), self.std or ()
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise ValueError(
+                f"mean is {self.mean} and std {self.std} but both need one number per channel, std above 0"
+            )
+
+
+def read_model(value: Any, where: str) -> ModelPlan:
+    """A model from its table; ``head = "hypersphere"`` is short for a table with that name."""
+    table = section(value, where)
+    if isinstance(table.get("head"), str):
+        table["head"] = {"name": table["head"]}
+    plan = cast(ModelPlan, build(ModelPlan, table, where))
+    member("encoder", plan.encoder, f"{where}.encoder")
+    return plan

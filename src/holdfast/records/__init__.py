@@ -1,0 +1,1 @@
+"""The result format, and everything that writes files."""

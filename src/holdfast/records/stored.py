@@ -1,0 +1,57 @@
+"""The files of a run. A missing or damaged JSON file is named, with what to do; damaged arrays are made again."""
+
+import io
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.records.atomic import write_bytes
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    found = _parsed(path, _text(path))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged (it holds no object); remove {path.parent} and run again")
+    return found
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of one JSON object per line."""
+    return [cast(dict[str, Any], _parsed(path, line)) for line in _text(path).splitlines()]
+
+
+def read_arrays(path: Path, needed: Collection[str]) -> dict[str, NDArray[Any]] | None:
+    """The arrays of a .npz file; None where it is missing, damaged or lacks one that is needed."""
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy leaves a damaged file open
+            arrays = {name: stored[name] for name in stored.files}
+        return arrays if set(needed) <= arrays.keys() else None
+    except Exception:  # damaged, which raises nearly anything inside numpy and zipfile: computed and written again
+        return None
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as .npz, whole or not at all."""
+    with io.BytesIO() as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+        write_bytes(path, file.getvalue())
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; remove {path.parent} and run again")
+    return path.read_text(encoding="utf-8")
+
+
+def _parsed(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove {path.parent} and run again") from None

@@ -1,0 +1,39 @@
+"""A rehearsal: what a method cannot do is said before an hour has gone into the methods before it."""
+
+import torch
+from lightning_fabric import Fabric
+
+from holdfast.contracts import Terms
+from holdfast.data import DataSet
+from holdfast.recipes.assemble import build_model
+from holdfast.recipes.model import ModelPlan
+from holdfast.records.snapshot import Tensors
+from holdfast.training.train import Job, Stage, broken
+
+
+def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelPlan | None = None) -> None:
+    """The loss of a job's first step, on a model that is thrown away; nothing is written.
+
+    ``start`` is the model that the job starts from where that is not trained yet: its weights must fit.
+    """
+    with torch.random.fork_rng(devices=[]):  # training seeds the generators of other devices anew
+        stage = Stage(job, data, fabric)
+        stage.start(None if start is None else _untrained(start, data))
+        stage.seed()
+        terms = _first(stage)
+    if said := broken(terms, 0):
+        raise ValueError(f"{said}; change the settings of the method")
+
+
+def _untrained(plan: ModelPlan, data: DataSet) -> Tensors:
+    return build_model(plan, data.shape, len(data.classes), seed=0).state_dict()
+
+
+def _first(stage: Stage) -> Terms:
+    which = stage.batches.order.epoch(0)[0]
+    try:
+        return stage.terms(0, which)
+    except ValueError as error:
+        if len(which) == 1 and "more than 1 value per channel" in str(error):  # torch's words
+            raise ValueError("batch norm cannot train on a batch of 1; use a batch of at least 2") from error
+        raise

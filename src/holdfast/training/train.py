@@ -1,0 +1,276 @@
+"""The training loop: flat and visible, and the same bits however often it is interrupted."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from holdfast.contracts import Attack, Cost, Terms
+from holdfast.data import DataSet, Split
+from holdfast.evaluation.judge import accuracy
+from holdfast.recipes.assemble import build_model
+from holdfast.recipes.build import table_of
+from holdfast.recipes.model import ModelPlan
+from holdfast.recipes.schema import Entry
+from holdfast.recipes.train import trimmed
+from holdfast.records import snapshot
+from holdfast.records.atomic import write_text
+from holdfast.rng import Rng
+from holdfast.training.averages import Average
+from holdfast.training.batches import Batches
+from holdfast.training.generators import generators, set_generators
+from holdfast.training.optimizer import build_optimizer
+from holdfast.training.precision import Precision, check_precision
+from holdfast.training.schedule import check_schedule, scheduled
+
+LOGS_PER_EPOCH = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One model to train: everything that decides its weights, and the folder it lives in."""
+
+    entry: Entry
+    model: ModelPlan
+    validate: Attack
+    seed: int
+    folder: Path
+    init_from: Path | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether training has ended."""
+        return (self.folder / "trained.json").is_file()
+
+    def table(self, data: DataSet) -> dict[str, Any]:
+        """What identifies the job: a folder that holds another one is not continued."""
+        start = None if self.init_from is None else snapshot.digest(snapshot.read(self.init_from)[0])
+        plan = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
+        plan |= {"data": data.digest, "init_from": start}
+        entry = cast(dict[str, Any], table_of(self.entry))
+        return entry | {"train": trimmed(self.entry.train, entry["train"])} | plan
+
+    def check(self, data: DataSet) -> str:
+        """Refuse a folder that holds another job; gives the text that identifies this one."""
+        path, text = self.folder / "job.json", json.dumps(self.table(data), indent=1, sort_keys=True) + "\n"
+        other = path.read_text(encoding="utf-8") != text if path.is_file() else self.done
+        if other:
+            raise ValueError(f"{self.folder} holds a model of other settings; choose another --out or remove it")
+        return text
+
+    def claim(self, data: DataSet) -> None:
+        """Take the folder for this job, and clear what a kill left there: half-written files, a needless checkpoint."""
+        text = self.check(data)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for litter in self.folder.glob(".*.part"):
+            litter.unlink(missing_ok=True)
+        if self.done:
+            (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        elif not (self.folder / "job.json").is_file():
+            write_text(self.folder / "job.json", text)
+
+
+Tick = Callable[[int, int, str], None]
+"""Told (steps done, steps in all, a few words) after every step."""
+
+
+class Stage:
+    """What a step of training is computed with, built alike to train and to rehearse: model, method, batches."""
+
+    def __init__(self, job: Job, data: DataSet, fabric: Fabric) -> None:
+        plan = job.entry.train
+        self.job, self.rng = job, Rng(job.seed)
+        self.method = deepcopy(job.entry.method)  # parameters of its own belong to this run alone
+        self.net = build_model(job.model, data.shape, len(data.classes), job.seed)
+        self.batches = Batches(data.train, plan.batch, self.method.needs, job.seed, fabric.device, plan.augment)
+        self.steps = self.batches.order.steps
+        self.total = plan.epochs * self.steps
+        if not job.done:
+            check_schedule(plan, self.steps)
+            check_precision(plan, fabric.device)
+        if isinstance(self.method, nn.Module):
+            fabric.to_device(self.method)
+        self.bare = build_optimizer(plan.optimizer, self.net, self.method)
+        self.precision = Precision(plan, self.net, self.method, fabric.device)
+        self.model, self.optimizer = fabric.setup(self.precision.model, self.bare)
+        self.model.mark_forward_method("outputs")
+
+    def start(self, weights: snapshot.Tensors | None = None) -> None:
+        """Put in what training starts from: the file that the job names, or these weights where it is not there yet."""
+        path = self.job.init_from
+        if path is not None:
+            snapshot.load_weights(self.net, snapshot.read(path)[0] if weights is None else weights, path)
+
+    def seed(self) -> None:
+        """Seed torch's own generator, which some models draw from."""
+        torch.manual_seed(self.rng.fork("torch").seed)
+
+    def terms(self, step: int, which: Tensor) -> Terms:
+        """What the method computes in this step, on these samples."""
+        self.model.train()
+        batch = self.batches.batch(step, which)
+        ask = partial(self.method, self.model, batch, progress=step / self.total, rng=self.rng.fork(step))
+        return self.precision.terms(step, ask)
+
+
+def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
+    """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
+    plan, stage = job.entry.train, Stage(job, data, fabric)
+    stage.start()
+    job.claim(data)  # only now: what cannot be built must not take the folder
+    if job.done:
+        return
+    steps, total, optimizer = stage.steps, stage.total, stage.optimizer
+    run = _Run(stage)
+    run.resume()
+    schedule = scheduled(plan, stage.bare, steps, run.step)
+    while not run.ended:
+        epoch, place = divmod(run.step, steps)
+        order = stage.batches.order.epoch(epoch)
+        for which in order[place:]:
+            started = time.perf_counter()
+            terms = stage.terms(run.step, which)
+            if said := broken(terms, run.step):
+                raise FloatingPointError(f"{said}; try a smaller learning rate or a longer eps warm-up")
+            optimizer.zero_grad(set_to_none=True)
+            fabric.backward(terms.total)
+            if plan.clip_norm is not None:
+                _clip(fabric, stage.model, optimizer, plan.clip_norm, run.step)
+            optimizer.step()
+            run.average.after_step()
+            run.step += 1
+            if run.step < total:
+                schedule.step()
+            run.cost = run.cost + terms.cost
+            if run.step % max(1, steps // LOGS_PER_EPOCH) == 0:
+                run.log("train", epoch + 1, {"loss": terms.total, **terms.parts})
+            if run.step % steps == 0:
+                run.cost = run.cost + run.average.after_epoch(epoch + 1)
+                run.validate(data.valid, epoch + 1, fabric.device)
+            run.seconds += time.perf_counter() - started
+            if run.step % steps == 0 or run.step % plan.save_every == 0:
+                run.save()
+            tick(run.step, run.step if run.ended else total, run.words)
+    run.finish()
+
+
+class _Run:
+    """What changes during training, its log and its files."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.job, self.net, self.optimizer, self.batches = stage.job, stage.net, stage.optimizer, stage.batches
+        # the others have nothing to remember
+        self.method = stage.method if isinstance(stage.method, nn.Module) else nn.Module()
+        self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
+        self.cost = Cost()
+        self.average, self.precision = Average(self.job.entry.train, self.net, self.batches), stage.precision
+        self.lines: list[str] = []
+        stage.seed()
+
+    @property
+    def ended(self) -> str:
+        """Why training is over, by nothing but what a checkpoint holds; empty while it is not."""
+        plan, (epoch, place) = self.job.entry.train, divmod(self.step, self.batches.order.steps)
+        if epoch >= plan.epochs:
+            return "epochs"
+        waited = 0 if place else epoch - max(self.best_epoch, plan.passed_over)
+        return "patience" if plan.patience is not None and waited >= plan.patience else ""
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, if there is one; what was logged after it is forgotten."""
+        path = self.job.folder / "checkpoint.safetensors"
+        if path.is_file():
+            tensors, facts = snapshot.read(path)
+            if not facts:
+                raise ValueError(f"{path} is not a checkpoint of holdfast; delete it and run again")
+            snapshot.load_weights(self.net, snapshot.under("model", tensors), path)
+            snapshot.restore_optimizer(self.optimizer, snapshot.under("optimizer", tensors))
+            snapshot.load_weights(self.method, snapshot.under("method", tensors), path)
+            if self.average.model is not None:
+                snapshot.load_weights(self.average.model, snapshot.under("average", tensors), path)
+            self.batches.restore(snapshot.under("sampler", tensors))
+            set_generators(snapshot.under("generator", tensors))
+            self.step, self.seconds = facts["step"], facts["seconds"]
+            self.best, self.best_epoch, self.words = facts["best"], facts["best_epoch"], facts["words"]
+            self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
+            self.precision.fall_back(facts.get("float32_from"))
+        write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
+
+    def save(self) -> None:
+        """A snapshot from which the run goes on as if never stopped."""
+        tensors = snapshot.prefixed("model", self.net.state_dict())
+        tensors |= snapshot.prefixed("optimizer", snapshot.optimizer_tensors(self.optimizer))
+        tensors |= snapshot.prefixed("method", self.method.state_dict())
+        if self.average.model is not None:
+            tensors |= snapshot.prefixed("average", self.average.model.state_dict())
+        tensors |= snapshot.prefixed("sampler", self.batches.state())
+        tensors |= snapshot.prefixed("generator", generators())
+        facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
+        facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from}
+        snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
+
+    def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
+        """One line of the log."""
+        numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in scalars.items()}
+        row = {"step": self.step, "epoch": epoch, "split": split} | numbers
+        self.lines.append(json.dumps(row) + "\n")
+        with (self.job.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(self.lines[-1])
+
+    def validate(self, split: Split, epoch: int, device: torch.device) -> None:
+        """Clean and robust accuracy on validation samples; the best model so far is kept."""
+        some = split.take(torch.arange(min(len(split), self.job.entry.train.validate_samples)))
+        clean, robust = accuracy(
+            self.average.kept, some, self.job.validate, device, Rng(self.job.seed).fork("validate")
+        )
+        self.log("valid", epoch, {"clean": clean, "robust": robust})
+        self.words = f"epoch {epoch}: validation {clean:.1%} clean, {robust:.1%} under attack"
+        reached = robust if self.job.entry.train.select == "robust" else clean
+        if reached > self.best and epoch > self.job.entry.train.passed_over:
+            self.best, self.best_epoch = reached, epoch
+            facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(some)}
+            snapshot.write(self.job.folder / "best.safetensors", self.average.kept.state_dict(), facts)
+
+    def finish(self) -> None:
+        """Keep the last weights too, and say that training has ended."""
+        folder, epochs = self.job.folder, self.step // self.batches.order.steps
+        write_text(folder / "metrics.jsonl", "".join(self.lines))  # lines were appended, which a power failure may lose
+        snapshot.write(folder / "last.safetensors", self.average.kept.state_dict(), {"epoch": epochs})
+        if proxies := self.method.state_dict():  # what the method learned beside the model
+            snapshot.write(folder / "method.safetensors", proxies, {"epoch": epochs})
+        facts = {
+            "steps": self.step,
+            "epochs": epochs,
+            "ended": self.ended,
+            "best_epoch": self.best_epoch,
+            "best": self.best,
+        }
+        facts |= {"seconds": self.seconds, **asdict(self.cost)}
+        if self.precision.mixed is not None:
+            facts["float32_from"] = self.precision.float32_from
+        kept = {name: snapshot.digest(snapshot.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")}
+        write_text(folder / "trained.json", json.dumps(facts | {"weights": kept}, indent=1) + "\n")
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+
+def broken(terms: Terms, step: int) -> str:
+    """What is wrong with a loss that is not finite; nothing if it is."""
+    if torch.isfinite(terms.total):
+        return ""
+    bad = [name for name, value in terms.parts.items() if not torch.isfinite(value)]
+    return f"the loss is {terms.total.item():g} at step {step} (term {', '.join(bad) or 'total'})"
+
+
+def _clip(fabric: Fabric, model: Any, optimizer: Any, longest: float, step: int) -> None:
+    """Shorten the gradient of everything the optimizer trains, the method's own parameters too."""
+    length = fabric.clip_gradients(model, optimizer, max_norm=longest, error_if_nonfinite=False)
+    if length is None or not torch.isfinite(length):  # before the step: the weights stay good
+        raise FloatingPointError(f"the gradient has length {length} at step {step}; try a smaller learning rate")

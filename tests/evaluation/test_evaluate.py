@@ -1,0 +1,359 @@
+"""Evaluation: who is attacked, what is counted, and what is never computed twice or taken from elsewhere."""
+
+import errno
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks.bim import BIM
+from holdfast.attacks.noise import Noise
+from holdfast.attacks.pgd import PGD
+from holdfast.contracts import Cost, Rows, Watch
+from holdfast.data import DataSet, Split
+from holdfast.evaluation.evaluate import Subject, Trial, evaluate, trials
+from holdfast.geometry import LInf, Threat
+from holdfast.recipes.assemble import build_model
+from holdfast.recipes.schema import ModelPlan
+from holdfast.records import snapshot
+from holdfast.records.records import Records
+from holdfast.rng import Rng
+
+CPU = torch.device("cpu")
+GIVEN: list[tuple[float, list[int]]] = []  # what the attacks of a test were asked for: eps and samples
+
+
+class Bright(nn.Module):
+    """Class 1 where the mean of the pixels is above one half, else class 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.flatten(1).mean(1)
+        return torch.stack([0.5 - mean, mean - 0.5], 1)
+
+
+@dataclass(frozen=True)
+class Push:
+    """Moves every pixel up by eps, or by more than it may."""
+
+    threat: Threat
+    too_far: tuple[int, ...] = ()
+
+    def at(self, eps: float) -> "Push":
+        return replace(self, threat=replace(self.threat, eps=eps))
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
+    ) -> Tensor:
+        rows = Rows.of(y)
+        GIVEN.append((self.threat.eps, rows.index.tolist()))
+        if watch is not None:
+            watch(rows, x, torch.zeros(len(x)), Cost(2 * len(x), len(x)))
+        far = torch.tensor([int(i) in self.too_far for i in rows.index], dtype=torch.bool)
+        return x + torch.where(far, 0.4, self.threat.eps)[:, None, None, None]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    GIVEN.clear()
+
+
+def pushed(eps: float, **more: Any) -> tuple[Push, dict[str, Any]]:
+    return Push(Threat(LInf(), eps), **more), {"name": "push", "eps": eps} | more
+
+
+# means of the images, labels: the last two are misclassified as they are
+MEANS, LABELS = [0.48, 0.42, 0.35, 0.1, 0.9, 0.3], [0, 0, 0, 0, 0, 1]
+
+
+def split() -> Split:
+    x = torch.tensor(MEANS)[:, None, None, None].expand(-1, 1, 2, 2).clone()
+    return Split(x, torch.tensor(LABELS), torch.arange(20, 26))
+
+
+def subject(folder: Path, model: nn.Module | None = None, digest: str = "weights") -> Subject:
+    return Subject(model=model or Bright(), digest=digest, folder=folder, facts={"model": "bright", "seed": 0})
+
+
+def run(folder: Path, todo: list[Trial], **other: Any) -> Records:
+    settings: dict[str, Any] = {"seed": 0, "shard": 4, "device": CPU, "tick": lambda *_: None}
+    who = other.pop("subject", None) or subject(folder)
+    return evaluate(who, other.pop("split", None) or split(), todo, **settings | other)
+
+
+def column(records: Records, kind: str, attack: str) -> list[Any]:
+    values: list[Any] = records.columns[f"{kind}:linf:{attack}"].tolist()
+    return values
+
+
+def test_columns_by_hand(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
+    records = run(tmp_path, todo)
+    assert records.columns["index"].tolist() == [20, 21, 22, 23, 24, 25]
+    assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
+    # two cross the middle, two do not, two were wrong before and fall at distance 0
+    assert column(records, "fooled", "push") == [True, True, False, False, True, True]
+    assert column(records, "label", "push") == [1, 1, 0, 0, 1, 0]
+    assert column(records, "distance", "push") == pytest.approx([0.1, 0.1, 0.1, 0.1, 0, 0], abs=1e-7)
+    # the first jumped too far: it earns nothing and has no distance
+    assert column(records, "fooled", "far") == [False, True, False, False, True, True]
+    assert column(records, "label", "far") == [0, 1, 0, 0, 1, 0]
+    assert np.isnan(column(records, "distance", "far")).tolist() == [True, False, False, True, False, False]
+    facts = records.facts["attacks"]
+    assert (facts["push"]["outside"], facts["far"]["outside"]) == (0, 2)
+    assert facts["push"]["settings"] == {"name": "push", "eps": 0.1}
+    assert records.facts["model"] == "bright"
+
+
+def test_who_is_wrong_already_is_not_attacked(tmp_path: Path) -> None:
+    run(tmp_path, trials({"push": pushed(0.1)}))
+    assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]
+
+
+def test_the_worst_case_is_per_sample(tmp_path: Path) -> None:
+    records = run(tmp_path, trials({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
+    assert records.held(0.1, "linf").tolist() == [False, False, True, True, False, False]
+    assert records.held(0.0, "linf").tolist() == [True, True, True, True, False, False]
+
+
+def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
+    assert [(trial.name, trial.after) for trial in todo] == [
+        ("push", None),
+        ("push@0.03", None),
+        ("push@0.2", "push"),
+    ]
+    records = run(tmp_path, todo, shard=10)
+    assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.03, [20, 21, 22, 23]), (0.2, [22, 23])]
+    assert column(records, "fooled", "push@0.03") == [True, False, False, False, True, True]
+    assert column(records, "fooled", "push@0.2") == [True, True, True, False, True, True]
+    # who fell at a smaller eps keeps that distance
+    assert column(records, "distance", "push@0.2") == pytest.approx([0.1, 0.1, 0.2, 0.2, 0, 0], abs=1e-7)
+    assert column(records, "label", "push@0.2") == [1, 1, 1, 0, 1, 0]
+    assert records.facts["attacks"]["push@0.2"]["settings"] == {"name": "push", "eps": 0.1, "at": 0.2}
+    for eps, name in ((0.03, "push@0.03"), (0.1, "push"), (0.2, "push@0.2")):
+        assert records.measured(eps, "linf")
+        assert records.facts["attacks"][name]["eps"] == eps
+
+
+def test_curve_of_three_chains_each_to_the_one_below() -> None:
+    todo = trials({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
+    assert [(t.name, t.after) for t in todo[1:]] == [
+        ("push@0.05", None),
+        ("push@0.2", "push"),
+        ("push@0.3", "push@0.2"),
+    ]
+
+
+def test_cost_is_counted(tmp_path: Path) -> None:
+    records = run(tmp_path, trials({"push": pushed(0.1)}))
+    told = records.facts["attacks"]["push"]
+    assert (told["forwards"], told["backwards"]) == (8, 4)
+    clean = records.facts["clean"]
+    assert (clean["forwards"], clean["backwards"]) == (6, 0)
+    assert told["seconds"] > 0
+    assert clean["seconds"] > 0
+
+
+def test_images_are_kept_for_the_attack_that_is_shown(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
+    records = run(tmp_path, todo)
+    assert set(records.arrays) == {"shown", "clean", "adversarial:linf:push"}
+    assert records.arrays["shown"].tolist() == [20, 21, 22, 23]  # of the first shard
+    clean, changed = records.arrays["clean"], records.arrays["adversarial:linf:push"]
+    assert clean[:, 0, 0, 0].tolist() == pytest.approx(MEANS[:4])
+    assert changed[:, 0, 0, 0].tolist() == pytest.approx([m + 0.1 for m in MEANS[:4]])
+    whole = run(tmp_path / "whole", todo, shard=100)
+    assert len(whole.arrays["shown"]) == 6
+    assert whole.arrays["adversarial:linf:push"][4:, 0, 0, 0].tolist() == pytest.approx(MEANS[4:])  # not attacked
+
+
+def test_records_open_with_pandas(tmp_path: Path) -> None:
+    run(tmp_path, trials({'push, the "first"': pushed(0.1)}))
+    table = pd.read_csv(tmp_path / "records" / "records.csv")
+    assert list(table["index"]) == [20, 21, 22, 23, 24, 25]
+    assert table['fooled:linf:push, the "first"'].tolist() == [True, True, False, False, True, True]
+    facts = json.loads((tmp_path / "records" / "facts.json").read_text())
+    assert facts["facts"]["model"] == "bright"
+
+
+def test_nothing_is_computed_twice(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
+    first = run(tmp_path, todo)
+    asked = len(GIVEN)
+    assert asked == 3 * 2
+    again = run(tmp_path, todo)
+    assert len(GIVEN) == asked
+    assert facts_and_columns(again) == facts_and_columns(first)
+
+
+def facts_and_columns(records: Records) -> tuple[Any, Any]:
+    return json.dumps(dict(records.facts)), {name: values.tolist() for name, values in records.columns.items()}
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / "parts").glob("*.npz"))
+
+
+def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1)})
+    first = run(tmp_path, todo)
+    np.save(single := io.BytesIO(), np.arange(3))
+    damages: list[Callable[[Path], object]] = [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"PK\x03\x04" + bytes(80)),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"fooled", b"Fooled")),
+        lambda path: path.write_bytes(single.getvalue()),
+    ]
+    whole = {path: path.read_bytes() for path in parts(tmp_path)}
+    assert len(whole) == 4
+    for damage in damages:
+        for path, content in whole.items():
+            damage(path)
+            GIVEN.clear()
+            assert facts_and_columns(run(tmp_path, todo))[1] == facts_and_columns(first)[1]
+            assert len(GIVEN) <= 1
+            assert parts(tmp_path) == sorted(whole)
+            path.write_bytes(content)
+
+
+def test_every_flipped_bit_of_a_part_is_found_or_harmless(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1)})
+    first = facts_and_columns(run(tmp_path, todo))
+    path = max(parts(tmp_path), key=lambda path: path.stat().st_size)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 37):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert facts_and_columns(run(tmp_path, todo))[1] == first[1]
+
+
+def test_an_evaluation_stopped_in_the_middle_goes_on(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1), "soft": pushed(0.01)})
+
+    def tick(done: int, total: int, words: str) -> None:
+        assert total == 6
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, todo, tick=tick)
+    assert len(GIVEN) == 2
+    assert not (tmp_path / "records").exists()
+    run(tmp_path, todo)
+    assert len(GIVEN) == 4
+
+
+def changed(todo: list[Trial], **fields: Any) -> list[Trial]:
+    return [replace(todo[0], **fields)]
+
+
+def test_a_part_of_something_else_is_never_taken(tmp_path: Path) -> None:
+    todo = trials({"push": pushed(0.1)})
+    run(tmp_path, todo)
+    brighter, relabelled = split(), split()
+    brighter.x[0] += 0.01
+    relabelled.y[0] = 1
+    renamed = Split(split().x, split().y, split().index + 1)
+    others: list[tuple[list[Trial], dict[str, Any]]] = [
+        (todo, {"subject": subject(tmp_path, digest="other weights")}),
+        (todo, {"seed": 1}),
+        (todo, {"split": brighter}),
+        (todo, {"split": relabelled}),
+        (todo, {"split": renamed}),
+        (changed(todo, settings={"name": "push", "eps": 0.1, "steps": 2}), {}),
+        (trials({"push": pushed(0.2)}), {}),
+        (changed(todo, name="renamed"), {}),
+        (todo, {"shard": 3}),
+    ]
+    for trial, other in others:
+        GIVEN.clear()
+        run(tmp_path, trial, **other)
+        assert GIVEN, other
+    GIVEN.clear()
+    run(tmp_path, todo)
+    assert GIVEN == []  # and none of them has overwritten ours
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace"])
+def test_a_full_disk_leaves_no_half_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    todo = trials({"push": pushed(0.1)})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, place, full)
+        with pytest.raises(OSError, match="No space left"):
+            run(tmp_path, todo)
+    assert parts(tmp_path) == []
+    assert run(tmp_path, todo).facts["attacks"]["push"]["outside"] == 0
+
+
+@pytest.fixture(scope="module")
+def trained(finished: Path, digits: DataSet) -> tuple[nn.Module, str]:
+    tensors, _ = snapshot.read(finished / "out" / "TLA" / "seed-0" / "best.safetensors")
+    model = build_model(ModelPlan(encoder="tiny", channels=1, width=8), digits.shape, 10, 0)
+    snapshot.load_weights(model, tensors, finished)
+    return model, snapshot.digest(tensors)
+
+
+def test_results_do_not_depend_on_shards_and_order(
+    tmp_path: Path, digits: DataSet, trained: tuple[nn.Module, str]
+) -> None:
+    threat = Threat(LInf(), 0.1)
+    attacks = {
+        "noise": Noise(threat=threat),
+        "bim": BIM(threat=threat, steps=4),
+        "pgd": PGD(threat=threat, steps=3, restarts=2),
+    }
+    todo = trials({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
+    some = digits.test.take(torch.arange(90))
+    turned = digits.test.take(torch.arange(90).flip(0))
+    tables = []
+    for number, (shard, samples) in enumerate(((7, some), (1000, some), (40, turned))):
+        who = replace(subject(tmp_path / f"{number}"), model=trained[0], digest=trained[1])
+        records = run(tmp_path, todo, subject=who, split=samples, shard=shard)
+        table = pd.DataFrame({k: v for k, v in records.columns.items() if not k.startswith("distance")})
+        tables.append(table.sort_values("index", ignore_index=True))
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+    shares = [tables[0][f"fooled:linf:{name}"].mean() for name in ("noise", "pgd@0.05", "pgd", "pgd@0.2")]
+    assert shares[1] < shares[2] < shares[3]  # there was something to compare
+    assert (tables[0]["label"] == tables[0]["y"]).mean() > 0.2
+
+
+def test_the_number_of_samples_at_a_time_is_measured_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = iter([3, 5])
+    monkeypatch.setattr("holdfast.evaluation.evaluate.measured", lambda model, x, y: next(given))
+    todo = trials({"push": pushed(0.1)})
+    assert run(tmp_path, todo).facts["micro"] == 3
+    assert run(tmp_path, todo).facts["micro"] == 3
+    (tmp_path / "parts" / "micro.json").write_text("{")
+    assert run(tmp_path, todo).facts["micro"] == 5
+
+
+def test_nobody_left_to_attack(tmp_path: Path) -> None:
+    wrong = Split(split().x, torch.tensor([1, 1, 1, 1, 0, 1]), split().index)
+    threat = Threat(LInf(), 0.1)
+    records = run(tmp_path, trials({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
+    assert column(records, "fooled", "noise") == [True] * 6
+    assert column(records, "distance", "push") == [0.0] * 6
+
+
+def test_ticks_count_parts(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    run(tmp_path, trials({"push": pushed(0.1)}), tick=lambda *words: told.append(words))
+    assert told == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]

@@ -1,0 +1,211 @@
+"""The judge believes nobody: containment, label and length are recomputed from the returned points alone."""
+
+from dataclasses import dataclass
+from math import inf, nan
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holdfast.contracts import Rows, Watch
+from holdfast.data import Split
+from holdfast.evaluation.judge import accuracy, judge, predict
+from holdfast.geometry import L2, LInf, Threat
+from holdfast.rng import Rng
+
+THREAT = Threat(LInf(), 0.1)
+CPU = torch.device("cpu")
+
+
+class Bright(nn.Module):
+    """Class 1 where the mean of the pixels is above one half, else class 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.flatten(1).mean(1)
+        return torch.stack([0.5 - mean, mean - 0.5], 1)
+
+
+def images(*means: float) -> Tensor:
+    return torch.tensor(means)[:, None, None, None].expand(-1, 1, 2, 2).clone()
+
+
+def test_a_point_inside_that_fools_counts() -> None:
+    x, x_adv, y = images(0.45, 0.45, 0.55), images(0.55, 0.46, 0.46), torch.tensor([0, 0, 1])
+    verdict = judge(Bright(), x, x_adv, y, THREAT, Rng(0))
+    assert verdict.fooled.tolist() == [True, False, True]
+    assert verdict.label.tolist() == [1, 0, 0]
+    assert verdict.inside.tolist() == [True, True, True]
+    assert verdict.distance.tolist() == pytest.approx([0.1, 0.01, 0.09], rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.56, 0.9, 1.5, nan, inf, -inf])
+def test_a_point_outside_earns_nothing(value: float) -> None:
+    verdict = judge(Bright(), images(0.45), images(value), torch.tensor([0]), THREAT, Rng(0))
+    assert verdict.fooled.tolist() == [False]
+    assert verdict.inside.tolist() == [False]
+    assert verdict.label.tolist() == [0]  # what the model says to the clean image
+    assert verdict.distance.isnan().all()
+
+
+def test_the_box_counts_too() -> None:
+    x, x_adv = images(0.95, 0.95), images(1.0, 1.0)
+    x_adv[1, 0, 0, 0] = 1 + 1e-6
+    verdict = judge(Bright(), x, x_adv, torch.tensor([0, 0]), THREAT, Rng(0))
+    assert verdict.inside.tolist() == [True, False]
+
+
+def test_one_bad_pixel_spoils_its_sample_only() -> None:
+    x, x_adv = images(0.45, 0.45), images(0.55, 0.55)
+    x_adv[0, 0, 1, 1] = nan
+    verdict = judge(Bright(), x, x_adv, torch.tensor([0, 0]), THREAT, Rng(0))
+    assert verdict.fooled.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 2, 2), (1, 2, 2), (1, 1, 2, 1), (1, 4)])
+def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"the attack returned shape .* for inputs of shape \(1, 1, 2, 2\)"):
+        judge(Bright(), images(0.4), torch.full(shape, 0.4), torch.tensor([0]), THREAT, Rng(0))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(-0.2, 0.2), st.booleans()), max_size=6))
+def test_verdicts_are_those_of_a_loop(samples: list[tuple[float, float, bool]]) -> None:
+    threat = Threat(L2(), 0.2)  # moving all four pixels by d is a length of 2d
+    x = images(*(mean for mean, _, _ in samples)) if samples else torch.empty(0, 1, 2, 2)
+    x_adv = (x + torch.tensor([d for _, d, _ in samples])[:, None, None, None]) if samples else x
+    y = torch.tensor([int(label) for _, _, label in samples], dtype=torch.int64)
+    verdict = judge(Bright(), x, x_adv, y, threat, Rng(0))
+    for i in range(len(samples)):
+        moved = (x_adv[i].double() - x[i].double()).square().sum().sqrt().item()
+        inside = moved <= 0.2 * (1 + 1e-5) + 1e-7 and x_adv[i].min() >= 0 and x_adv[i].max() <= 1
+        label = int(Bright()((x_adv if inside else x)[i : i + 1]).argmax())
+        assert verdict.inside[i] == inside
+        assert verdict.label[i] == label
+        assert verdict.fooled[i] == (inside and label != y[i])
+        assert verdict.distance[i].isnan() if not inside else verdict.distance[i] == pytest.approx(moved)
+
+
+@pytest.mark.parametrize("logits", [[nan, 0.0], [0.0, nan], [inf, 0.0], [-inf, 0.0], [nan, nan]])
+def test_logits_that_are_no_numbers_are_no_prediction(logits: list[float]) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tensor(logits).expand(len(x), 2)
+
+    for label in (0, 1):
+        verdict = judge(Broken(), images(0.5), images(0.5), torch.tensor([label]), THREAT, Rng(0))
+        assert verdict.label.tolist() == [-1]
+        assert verdict.fooled.tolist() == [True]
+
+
+class Noisy(nn.Module):
+    """A randomised model that remembers its draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.drawn.append(torch.randn(len(x), 2))
+        return self.drawn[-1]
+
+
+def test_a_randomised_model_is_asked_with_fresh_noise() -> None:
+    model, x, y, rng = Noisy(), images(*[0.5] * 8), torch.zeros(8, dtype=torch.int64), Rng(3)
+    state = torch.get_rng_state()
+    first = judge(model, x, x, y, THREAT, rng.fork("judge"))
+    again = judge(model, x, x, y, THREAT, rng.fork("judge"))
+    attack = predict(model, x, rng)  # what an attack with the rng of the evaluation would have seen
+    assert torch.equal(model.drawn[0], model.drawn[1])
+    assert torch.equal(first.label, again.label)
+    assert not torch.equal(model.drawn[0], model.drawn[2])
+    assert attack.shape == (8,)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_model_in_training_is_judged_in_eval_mode_and_left_as_it_was() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    model[3].eval()  # one part was frozen by its owner and must stay so
+    x = torch.rand(16, 1, 2, 2)
+    modes, state = [m.training for m in model.modules()], {k: v.clone() for k, v in model.state_dict().items()}
+    label = predict(model, x, Rng(0))
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+    assert torch.equal(label, model.eval()(x).argmax(1))
+
+
+class Watching(nn.Module):
+    """Notes the arithmetic it is run with."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.seen: list[tuple[torch.dtype, torch.dtype, str, bool]] = []
+        self.fails = fails
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = functional.linear(x.flatten(1), torch.ones(2, 4))
+        precise = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        self.seen.append((x.dtype, product.dtype, *precise))
+        if self.fails:
+            raise RuntimeError("no")
+        return product
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_judge_computes_in_float32_and_puts_the_settings_back(fails: bool) -> None:
+    model, before = Watching(fails), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            if fails:
+                with pytest.raises(RuntimeError, match="no"):
+                    predict(model, images(0.5).double(), Rng(0))
+            else:
+                predict(model, images(0.5).double(), Rng(0))
+            assert torch.is_autocast_enabled("cpu")
+            assert functional.linear(torch.ones(1, 2), torch.ones(1, 2)).dtype == torch.bfloat16
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert model.seen == [(torch.float32, torch.float32, "highest", False)]
+
+
+def test_nothing_is_judged_without_samples() -> None:
+    empty, none = torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.int64)
+    verdict = judge(Bright(), empty, empty, none, THREAT, Rng(0))
+    assert [len(column) for column in (verdict.fooled, verdict.distance, verdict.label, verdict.inside)] == [0] * 4
+
+
+@dataclass
+class Liar:
+    """An attack that moves some samples across, jumps far outside with others, and is told which samples it gets."""
+
+    threat: Threat
+    by: float
+    given: list[int]
+
+    def at(self, eps: float) -> "Liar":
+        return self
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
+    ) -> Tensor:
+        assert isinstance(y, Rows)
+        self.given += y.index.tolist()
+        return x + self.by
+
+
+@pytest.mark.parametrize(("by", "robust"), [(0.08, 1 / 4), (0.3, 2 / 4), (0.0, 2 / 4)])
+def test_accuracy_counts_what_the_judge_saw(by: float, robust: float) -> None:
+    split = Split(images(0.45, 0.2, 0.1, 0.9), torch.tensor([0, 0, 1, 0]), torch.tensor([10, 11, 12, 13]))
+    attack = Liar(THREAT, by, [])
+    assert accuracy(Bright(), split, attack, CPU, Rng(0)) == (2 / 4, robust)
+    assert attack.given == [10, 11]  # who is wrong already is not attacked
+
+
+def test_accuracy_where_nothing_is_right() -> None:
+    split = Split(images(0.1, 0.2), torch.tensor([1, 1]), torch.tensor([0, 1]))
+    assert accuracy(Bright(), split, Liar(THREAT, 0.0, []), CPU, Rng(0)) == (0.0, 0.0)

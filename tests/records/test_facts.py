@@ -1,0 +1,41 @@
+import json
+import math
+
+import pytest
+
+from holdfast.records.facts import AttackFacts, Spend
+
+
+@pytest.mark.parametrize("eps", [0.0, 8 / 255, math.inf])
+def test_attack_facts_survive_json(eps: float) -> None:
+    attack = AttackFacts(norm="l2", eps=eps, minimal=True, seconds=1.5, forwards=3, outside=2, settings={"steps": 9})
+    text = json.dumps(attack.facts(), allow_nan=False)
+    assert AttackFacts.read(json.loads(text)) == attack
+
+
+def test_keys_of_a_later_version_are_left_alone() -> None:
+    assert AttackFacts.read({"norm": "l2", "eps": 1, "queries": 7}) == AttackFacts(norm="l2", eps=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"eps": 1}, "lack norm"),
+        ({"norm": "l2"}, "lack eps"),
+        ({"norm": "a:b", "eps": 1}, "':'"),
+        ({"norm": "l2", "eps": -1}, "-1"),
+    ],
+)
+def test_bad_attack_facts_are_refused(given: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        AttackFacts.read(given)
+
+
+def test_an_attack_speaks_for_its_own_eps_and_a_minimal_one_for_all_below() -> None:
+    fixed, minimal = (AttackFacts(norm="l2", eps=1.0, minimal=kind) for kind in (False, True))
+    assert [fixed.speaks_for(eps) for eps in (0.5, 1.0, 1.5)] == [False, True, False]
+    assert [minimal.speaks_for(eps) for eps in (0.5, 1.0, 1.5)] == [True, True, False]
+
+
+def test_cost_that_is_not_written_counts_as_nothing() -> None:
+    assert Spend.read({"seconds": 2}) == Spend(2.0, 0, 0)

@@ -1,0 +1,188 @@
+"""What the tests of run/ share: a recipe and a data set small enough to train in a blink, and children to be killed."""
+
+import json
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from holdfast.attacks.pgd import PGD
+from holdfast.contracts import Method
+from holdfast.data import DataSet, Split
+from holdfast.geometry import LInf, Threat
+from holdfast.methods.plain import Plain
+from holdfast.recipes.schema import Entry, ModelPlan, OptimizerPlan, TrainPlan
+from holdfast.rng import Rng
+from holdfast.training.train import Job, train
+
+TINY = """
+title = "tiny <study>"
+seeds = [0, 1]
+threads = 1
+[data]
+name = "digits"
+[model]
+encoder = "tiny"
+channels = 1
+width = 8
+[threat]
+norm = "linf"
+eps = 0.2
+[train]
+epochs = 2
+batch = 200
+save_every = 3
+validate_samples = 40
+[train.optimizer]
+lr = 0.05
+[craft]
+steps = 2
+[validate]
+steps = 2
+[methods.plain]
+train = { select = "clean" }
+[methods.TLA]
+name = "tla"
+warmup = 0.5
+[attacks.noise]
+[attacks.PGD-3]
+name = "pgd"
+steps = 3
+[attacks."C&W"]
+name = "cw_linf"
+steps = 2
+[attacks.transfer]
+attack = { steps = 2 }
+[evaluate]
+samples = 60
+shard = 40
+curve = "PGD-3"
+eps = [0.05, 0.3]
+strip = "PGD-3"
+"""
+
+THREAT = Threat(LInf(), 0.1)
+FABRIC = Fabric(accelerator="cpu", devices=1)
+
+
+def table(**sections: Any) -> dict[str, Any]:
+    """The table of a valid recipe, some of its sections replaced."""
+    smallest = {
+        "name": "small",
+        "data": {"name": "digits"},
+        "model": {"encoder": "tiny"},
+        "threat": {"norm": "linf", "eps": 0.2},
+        "train": {"epochs": 1},
+        "methods": {"plain": {}},
+        "attacks": {"noise": {}},
+    }
+    return smallest | sections
+
+
+def toy(n: int = 48) -> DataSet:
+    """Three classes of 4x4 images, each with a bright row of its own."""
+    y = torch.arange(n) % 3
+    x = 0.6 * Rng(1).uniform(torch.empty(n, 1, 4, 4))
+    x[torch.arange(n), 0, y] += 0.4
+    parts = [Split(x[some], y[some], torch.arange(n)[some]) for some in torch.arange(n).split([n - 18, 9, 9])]
+    return DataSet("toy", *parts, ("a", "b", "c"))
+
+
+def toy_job(folder: Path, method: Method | None = None, seed: int = 0, **plan: Any) -> Job:
+    """A training job that takes some twenty milliseconds on :func:`toy`."""
+    settings = {"epochs": 3, "batch": 8, "save_every": 2, "optimizer": OptimizerPlan(lr=0.02)} | plan
+    return Job(
+        entry=Entry(method=method or Plain(), train=TrainPlan(**settings)),
+        model=ModelPlan(encoder="tiny", channels=1, width=4),
+        validate=PGD(threat=THREAT, steps=2),
+        seed=seed,
+        folder=folder,
+    )
+
+
+def run_job(job: Job, data: DataSet, stop_at: int | None = None) -> Job:
+    """Train, or stop by an exception right after a step."""
+
+    def tick(done: int, total: int, words: str) -> None:
+        if done == stop_at:
+            raise KeyboardInterrupt
+
+    train(job, data, FABRIC, tick)
+    return job
+
+
+def at_method(**settings: Any) -> Any:
+    """What methods that craft are given here."""
+    return {"attack": PGD(threat=THREAT, steps=2, keep="last")} | settings
+
+
+def bits(folder: Path) -> dict[str, Any]:
+    """Everything a finished model leaves, apart from the seconds it took."""
+    trained = json.loads((folder / "trained.json").read_text())
+    trained.pop("seconds")
+    learned = ["method.safetensors"] if (folder / "method.safetensors").is_file() else []
+    names = ["best.safetensors", "last.safetensors", "metrics.jsonl", "job.json", *learned]
+    assert sorted(p.name for p in folder.iterdir()) == sorted([*names, "trained.json"])
+    return {name: (folder / name).read_bytes() for name in names} | {"trained": trained}
+
+
+def start(work: Callable[[], object]) -> int:
+    """The id of a child process that does this work: a fork, so that nothing is imported again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
+        child = os.fork()
+    if child:
+        return child
+    code = 97
+    try:
+        work()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 98
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """How a child ended: its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Do the work in a child process; how that ended."""
+    return ended(start(work))
+
+
+def die() -> None:
+    """kill -9 for this very process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def other(job: Job, **plan: Any) -> Job:
+    """The same job with other training settings."""
+    return replace(job, entry=replace(job.entry, train=replace(job.entry.train, **plan)))
+
+
+def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two sets of named tensors are equal, bit by bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def one_sentence(done: SimpleNamespace, code: int) -> str:
+    """What was said of a failure, held to the form of all: one line, no traceback, nothing on stdout."""
+    lines = [line for line in done.err.splitlines() if line.startswith("holdfast: ")]
+    assert done.code == code, done.err
+    assert len(lines) == 1, done.err
+    assert "Traceback" not in done.err
+    assert not done.out
+    return lines[0].removeprefix("holdfast: ")

@@ -1,0 +1,87 @@
+"""The learning rate of every step: closed forms, and a scheduler that starts in the middle."""
+
+from math import cos, pi
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.data import DataSet
+from holdfast.recipes.schema import SchedulePlan, TrainPlan
+from holdfast.recipes.train import OptimizerPlan
+from holdfast.training.schedule import scheduled
+from tiny_study import run_job, toy_job
+
+STEPS, EPOCHS, RATE = 5, 4, 0.2
+PLANS = [
+    SchedulePlan(),
+    SchedulePlan(name="step", at=(1, 2.5), gamma=0.1),
+    SchedulePlan(name="cosine"),
+    SchedulePlan(name="one_cycle"),
+    SchedulePlan(name="one_cycle", warmup=0.5),
+]
+
+
+def rates(schedule: SchedulePlan, done: int = 0) -> list[float]:
+    """The rate of every step from this one on."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=RATE)
+    plan = TrainPlan(epochs=EPOCHS, schedule=schedule, optimizer=OptimizerPlan(name="sgd", lr=RATE))
+    scheduler, seen = scheduled(plan, optimizer, STEPS, done), []
+    for step in range(done, STEPS * EPOCHS):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if step + 1 < STEPS * EPOCHS:
+            scheduler.step()
+    return seen
+
+
+def between(start: float, end: float, share: float) -> float:
+    """Along half a cosine."""
+    return end + (start - end) * (1 + cos(pi * share)) / 2
+
+
+def one_cycle(step: int, total: int, warmup: float) -> float:
+    top, last = warmup * total - 1, total - 1
+    low, end = RATE / 25, RATE / 25e4
+    return between(low, RATE, step / top) if step <= top else between(RATE, end, (step - top) / (last - top))
+
+
+def test_rates_have_their_closed_forms() -> None:
+    total = STEPS * EPOCHS
+    by_hand = {
+        0: [RATE] * total,
+        1: [RATE] * 5 + [RATE / 10] * 8 + [RATE / 100] * 7,  # 2.5 epochs are 12.5 steps
+        2: [between(RATE, 0, step / total) for step in range(total)],
+        3: [one_cycle(step, total, 0.3) for step in range(total)],
+        4: [one_cycle(step, total, 0.5) for step in range(total)],
+    }
+    for number, expected in by_hand.items():
+        assert rates(PLANS[number]) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert max(by_hand[3]) == RATE
+    assert by_hand[3].index(RATE) == 5
+
+
+@given(schedule=st.sampled_from(PLANS), done=st.integers(0, STEPS * EPOCHS - 1))
+def test_a_scheduler_that_starts_in_the_middle_has_the_same_rates(schedule: SchedulePlan, done: int) -> None:
+    assert rates(schedule, done) == rates(schedule)[done:]
+
+
+def test_momentum_stays(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = torch.optim.SGD.__init__
+    monkeypatch.setattr(
+        torch.optim.SGD, "__init__", lambda self, *a, **k: (made.append(self), original(self, *a, **k))[1]
+    )
+    sgd = OptimizerPlan(name="sgd", lr=0.02, momentum=0.3)
+    run_job(toy_job(tmp_path / "a", optimizer=sgd, schedule=SchedulePlan(name="one_cycle")), toys)
+    assert [group["momentum"] for group in made[0].param_groups] == [0.3, 0.3]
+
+
+def test_a_rise_shorter_than_a_step_takes_no_folder(tmp_path: Path, toys: DataSet) -> None:
+    """Nine steps, of which a ninth is one: torch would divide by zero."""
+    job = toy_job(tmp_path / "a", schedule=SchedulePlan(name="one_cycle", warmup=1 / 9))
+    with pytest.raises(ValueError, match="at most one of 9 steps; train longer or raise"):
+        run_job(job, toys)
+    assert not job.folder.exists()

@@ -1,0 +1,87 @@
+"""Training ends early when validation gets no better, wherever it was interrupted."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.data import DataSet
+from holdfast.recipes.train import SWAPlan
+from holdfast.records import snapshot
+from holdfast.training import train as loop
+from holdfast.training.train import train
+from tiny_study import FABRIC, bits, run_job, same, toy_job
+
+Tell = Callable[..., Iterator[tuple[float, float]]]
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Tell:
+    """Fixes the (clean, robust) accuracies of the epochs to come."""
+
+    def told(*accuracies: tuple[float, float]) -> Iterator[tuple[float, float]]:
+        left = iter(accuracies)
+        monkeypatch.setattr(loop, "accuracy", lambda *_: next(left))
+        return left
+
+    return told
+
+
+ROBUST = ((0.1, 0.1), (0.2, 0.3), (0.3, 0.3), (0.4, 0.2), (0.5, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("select", "patience", "ran", "best", "ended"),
+    [
+        ("robust", 1, 3, 2, "patience"),
+        ("robust", 2, 4, 2, "patience"),  # the third is equal, which is no better
+        ("robust", 3, 5, 5, "epochs"),
+        ("clean", 1, 5, 5, "epochs"),
+    ],
+)
+def test_training_waits_so_many_epochs(
+    tmp_path: Path, toys: DataSet, tell: Tell, select: str, patience: int, ran: int, best: int, ended: str
+) -> None:
+    tell(*ROBUST)
+    job = run_job(toy_job(tmp_path / "a", epochs=5, select=select, patience=patience), toys)
+    trained = bits(job.folder)["trained"]
+    assert (trained["epochs"], trained["steps"], trained["ended"]) == (ran, 3 * ran, ended)
+    assert trained["best_epoch"] == best
+    assert snapshot.read(job.folder / "last.safetensors")[1] == {"epoch": ran}
+    tell(*ROBUST)
+    whole = run_job(toy_job(tmp_path / "b", epochs=ran, select=select), toys)
+    for name in ("best", "last"):
+        first, second = (snapshot.read(folder / f"{name}.safetensors")[0] for folder in (job.folder, whole.folder))
+        assert same(first, second)
+
+
+@pytest.mark.parametrize("stops", [(12,), (1, 5, 6, 7, 11, 12)])
+def test_an_interrupted_run_ends_at_the_same_epoch(
+    tmp_path: Path, toys: DataSet, tell: Tell, stops: tuple[int, ...]
+) -> None:
+    tell(*ROBUST)
+    whole = bits(run_job(toy_job(tmp_path / "whole", epochs=5, patience=2), toys).folder)
+    left = tell(*ROBUST)
+    for stop in stops:
+        with pytest.raises(KeyboardInterrupt):
+            run_job(toy_job(tmp_path / "parts", epochs=5, patience=2), toys, stop_at=stop)
+    assert not (tmp_path / "parts" / "trained.json").exists()
+    assert bits(run_job(toy_job(tmp_path / "parts", epochs=5, patience=2), toys).folder) == whole
+    assert list(left) == [ROBUST[-1]]  # the fifth epoch was never trained
+
+
+def test_the_end_is_told_as_one(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
+    tell(*ROBUST)
+    seen: list[tuple[int, int]] = []
+    train(
+        toy_job(tmp_path / "a", epochs=5, patience=1), toys, FABRIC, lambda done, total, _: seen.append((done, total))
+    )
+    assert seen == [*((step, 15) for step in range(1, 9)), (9, 9)]
+
+
+def test_waiting_begins_with_the_first_epoch_that_can_be_the_best(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
+    tell(*[(0.5, 0.5)] * 8)
+    job = run_job(toy_job(tmp_path / "a", epochs=8, swa=SWAPlan(start=0.5), patience=2), toys)
+    trained = json.loads((job.folder / "trained.json").read_text())
+    assert (trained["best_epoch"], trained["epochs"], trained["ended"]) == (5, 7, "patience")
