@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import holdfast
-from holdfast.recipes import members
+from holdfast.recipes import kinds
 
 HEAVY = {"typer", "plotly", "lightning", "lightning_fabric", "rich", "jinja2"}
 LOADED = "import json, sys, holdfast; print(json.dumps(sorted(sys.modules)))"
@@ -36,7 +36,7 @@ def test_public_names_resolve() -> None:
 
 @pytest.mark.parametrize("kind", ["attack", "method"])
 def test_what_a_recipe_can_name_a_program_can_too(kind: str) -> None:
-    classes = [members.member(kind, name) for name in members.names(kind)]
+    classes = [kinds.member(kind, name) for name in kinds.names(kind)]
     assert classes
     assert [it.__name__ for it in classes if getattr(holdfast, it.__name__, None) is not it] == []
 

@@ -14,7 +14,7 @@ from torch import nn
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Needs
 from holdfast.losses.classification import cross_entropy, logit_difference
-from holdfast.recipes import members
+from holdfast.recipes import kinds
 from holdfast.recipes.build import (
     build,
     build_attack,
@@ -146,7 +146,7 @@ class Drawn(nn.Module):
 
 
 def test_a_method_draws_the_same_parameters_whenever_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "member", lambda kind, name: Drawn)
+    monkeypatch.setattr(kinds, "member", lambda kind, name: Drawn)
     before = torch.get_rng_state()
     first, second = (build_method({"name": "drawn"}, "m", THREAT, PGD(threat=THREAT)) for _ in range(2))
     assert torch.equal(first.proxies, second.proxies)  # type: ignore[attr-defined]

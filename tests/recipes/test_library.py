@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.data.augment import Augment, Flip, PadCrop
-from holdfast.recipes import members, schema
+from holdfast.recipes import kinds, schema
 from holdfast.recipes.schema import Recipe
 from holdfast.run.study import Workshop
 from published_files import write_all
@@ -47,7 +47,7 @@ def reduced(recipe: Recipe) -> Iterator[str]:
         if hasattr(entry.method, "pool"):
             yield f'methods."{name}".pool=10'
     for name, attack in recipe.attacks.items():
-        if members.name_of(attack) == "config":
+        if kinds.name_of(attack) == "config":
             yield f'attacks."{name}".attack.steps=1'
         for option in ("steps", "restarts"):
             if getattr(attack, option, 1) > 1:
@@ -95,7 +95,7 @@ def test_an_attack_still_to_come_is_refused_at_once(name: str, command: str, cal
 
 def test_the_recipes_that_wait_are_those_of_the_l0_l2_table() -> None:
     named = [name for name in schema.names() if "l0-l2" in name]
-    waiting = any(members.awaited(name) for name in members.AWAITED)
+    waiting = any(kinds.awaited(name) for name in kinds.AWAITED)
     assert named == (AWAITING if waiting else named)
     for name in named:
         recipe = schema.load(name)

@@ -12,7 +12,7 @@ from holdfast.attacks.fgsm import FGSM
 from holdfast.attacks.pgd import PGD
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
-from holdfast.recipes import members, schema, toml
+from holdfast.recipes import kinds, schema, toml
 from holdfast.recipes.schema import Recipe, SchedulePlan, TrainPlan, TransferPlan, read
 from holdfast.recipes.train import EMAPlan
 from tiny_study import TINY, table
@@ -171,7 +171,7 @@ def test_crafting_attacks_hand_in_their_last_iterate_where_they_can_choose() -> 
     crafts: dict[str, Any] = {name: entry.method.attack for name, entry in recipe.methods.items()}  # type: ignore[attr-defined]
     assert crafts["adversarial"] == FGSM(threat=recipe.threat, start="random")
     assert crafts["other"] == PGD(threat=recipe.threat, steps=3, keep="last")
-    assert members.name_of(crafts["noise"]) == "noise"
+    assert kinds.name_of(crafts["noise"]) == "noise"
     assert crafts["worst"].keep == "worst"
 
 
@@ -190,7 +190,7 @@ def test_entries_that_are_false_are_left_out(tmp_path: Path) -> None:
 
 
 def test_attacks_still_to_come_are_kept_and_checked_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "AWAITED", ("some_day",))
+    monkeypatch.setattr(kinds, "AWAITED", ("some_day",))
     attacks = {"noise": {}, "later": {"name": "some-day", "threat": "l2:1/2", "tries": 3}, "some_day": {}}
     recipe = read(table(attacks=attacks))
     assert list(recipe.attacks) == ["noise"]
@@ -198,7 +198,7 @@ def test_attacks_still_to_come_are_kept_and_checked_as_far_as_they_can_be(monkey
     assert again(recipe).table() == recipe.table()
     with pytest.raises(ValueError, match=re.escape("unknown norm 'l5' in attacks.later.threat")):
         read(table(attacks=attacks | {"later": {"name": "some_day", "threat": "l5:1"}}))
-    monkeypatch.setattr(members, "AWAITED", ("noise",))
+    monkeypatch.setattr(kinds, "AWAITED", ("noise",))
     assert not read(table()).awaited  # its file has come
 
 
@@ -208,7 +208,7 @@ def test_transfer() -> None:
     there, plain = recipe.attacks["there"], recipe.attacks["transfer"]
     assert isinstance(there, TransferPlan)
     assert isinstance(plain, TransferPlan)
-    assert (there.source, members.name_of(there.attack)) == ("plain", "bim")
+    assert (there.source, kinds.name_of(there.attack)) == ("plain", "bim")
     assert (plain.source, plain.attack) == ("self", PGD(threat=recipe.threat, keep="last"))
     assert again(recipe).table() == recipe.table()
 

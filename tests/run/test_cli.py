@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from holdfast.data import DataSet
-from holdfast.recipes import certificate, members, schema, source, toml
+from holdfast.recipes import certificate, kinds, schema, source, toml
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.schema import ModelPlan
 from holdfast.records import snapshot
@@ -78,10 +78,10 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     from holdfast import data
 
     names = {
-        "attacks": members.names("attack"),
-        "methods": members.names("method"),
-        "models": members.names("encoder"),
-        "heads": members.names("head"),
+        "attacks": kinds.names("attack"),
+        "methods": kinds.names("method"),
+        "models": kinds.names("encoder"),
+        "heads": kinds.names("head"),
         "data": data.names(),
         "learners": list(certificate.learners()),
         "recipes": source.names(),
@@ -118,7 +118,7 @@ def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: P
         (["train", "quickstart", "--method", "TAL"], "unknown method 'TAL'; did you mean 'TLA'?"),
         (["train", "quickstart", "--seed", "9"], "seed 9 is not in the recipe (0, 1, 2); add it with"),
         (["train", "quickstart", "--device", "cudaa"], "device 'cudaa' cannot be used here ("),
-        (["train", "quickstart", "--set", "data.name=digit"], "no data set is called 'digit'"),
+        (["train", "quickstart", "--set", "data.name=digit"], "unknown data set 'digit'"),
         (
             ["attack", "quickstart", "TLA", "PDG-40", "--save", "x.npz"],
             "unknown attack 'PDG-40'; did you mean 'PGD-40'?",

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from holdfast.data import DataSet
 from holdfast.evaluation import evaluate as evaluation
-from holdfast.recipes import members
+from holdfast.recipes import kinds
 from holdfast.records.records import Records
 from holdfast.run import own
 from tiny_study import toy
@@ -222,7 +222,7 @@ def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
 def test_an_attack_with_another_inside() -> None:
     plan = own.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
     inside = plan.attacks["feature_norm"].attack  # type: ignore[attr-defined]
-    assert (members.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
+    assert (kinds.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
 
 def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:
@@ -348,7 +348,7 @@ BAD = {
     "other layout": ({"model": "layout:trades"}, "'scale' is not in the layout of TRADES"),
     "no data": ({"data": None}, "--model needs --data too, e.g. --data imagefolder:PATH"),
     "data": ({"data": "npz:toi.npz"}, "there is no .npz file at toi.npz"),
-    "data name": ({"data": "minst"}, "no data set is called 'minst'"),
+    "data name": ({"data": "minst"}, "unknown data set 'minst'"),
     "no threat": ({"threat": None}, "--model needs --threat too, e.g. --threat linf:8/255"),
     "threat": ({"threat": "linf"}, "--threat is 'linf' but has the form norm:eps or norm:eps:low:high"),
     "threat of three": ({"threat": "linf:0.1:0"}, "has the form norm:eps or norm:eps:low:high"),

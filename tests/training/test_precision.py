@@ -50,9 +50,9 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def edge(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = assemble.members.member
+    known = assemble.kinds.member
     monkeypatch.setattr(
-        assemble.members, "member", lambda kind, name: OnTheEdge if kind == "encoder" else known(kind, name)
+        assemble.kinds, "member", lambda kind, name: OnTheEdge if kind == "encoder" else known(kind, name)
     )
 
 

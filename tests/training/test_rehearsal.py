@@ -105,10 +105,8 @@ class Normed(nn.Module):
 
 
 def test_batch_norm_needs_two(toys: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = assemble.members.member
-    monkeypatch.setattr(
-        assemble.members, "member", lambda kind, name: Normed if kind == "encoder" else known(kind, name)
-    )
+    known = assemble.kinds.member
+    monkeypatch.setattr(assemble.kinds, "member", lambda kind, name: Normed if kind == "encoder" else known(kind, name))
     rehearse(toy_job(tmp_path, batch=2), toys, FABRIC)
     with pytest.raises(ValueError, match=r"^batch norm cannot train on a batch of 1; use a batch of at least 2$"):
         rehearse(toy_job(tmp_path, batch=1), toys, FABRIC)

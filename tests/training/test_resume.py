@@ -57,9 +57,9 @@ class Proxies(nn.Module):
 
 def swap_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every recipe's encoder is the one below."""
-    known = assemble.members.member
+    known = assemble.kinds.member
     monkeypatch.setattr(
-        assemble.members, "member", lambda kind, name: WithDropout if kind == "encoder" else known(kind, name)
+        assemble.kinds, "member", lambda kind, name: WithDropout if kind == "encoder" else known(kind, name)
     )
 
 

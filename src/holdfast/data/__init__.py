@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType
 
+from holdfast import members
 from holdfast.data import sets
 from holdfast.data.readers.files import root
 from holdfast.data.samplers import Order, Pool, Positives
 from holdfast.data.split import DataSet, EvaluationSet, Split, checked, split_train
+from holdfast.members import unknown
 
 __all__ = [
     "DataSet",
@@ -32,9 +32,7 @@ _ALIASES = {"imagefolder": "image-folder"}  # as torchvision writes it
 
 
 def _sets() -> dict[str, ModuleType]:
-    files = [info.name for info in iter_modules(sets.__path__) if not info.name.startswith("_")]
-    modules = {file.replace("_", "-"): import_module(f"{sets.__name__}.{file}") for file in files}
-    return {name: module for name, module in modules.items() if hasattr(module, "load")}
+    return {file.replace("_", "-"): import_module(f"{sets.__name__}.{file}") for file in members.names(sets)}
 
 
 def names() -> list[str]:
@@ -93,7 +91,8 @@ def _named(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | Non
     kind = _ALIASES.get(kind, kind)
     takes = _takes(known[kind]) if kind in known else None
     if kind not in known or (colon and not takes):
-        raise ValueError(_unknown(name, known))
+        listed = [f"{one}:{takes}" if (takes := _takes(known[one])) else one for one in known]
+        raise ValueError(unknown(f"data set {name!r}", name, listed))
     if not colon:
         return known[kind], Path(folder).expanduser() if folder else None
     return known[kind], _own_path(own, folder) if takes == "PATH" else Path(own)
@@ -102,13 +101,6 @@ def _named(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | Non
 def _takes(module: ModuleType) -> str | None:
     """What follows the colon in the name of a set of your own."""
     return getattr(module, "TAKES", None)
-
-
-def _unknown(name: str, known: dict[str, ModuleType]) -> str:
-    near = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
-    listed = ", ".join(f"{one}:{takes}" if (takes := _takes(known[one])) else one for one in sorted(known))
-    return f"no data set is called {name!r}; there are {listed}; {hint}"
 
 
 def _own_path(given: str, folder: str | Path | None) -> Path:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from holdfast.crafting.view import frozen
 from holdfast.data import EvaluationSet
+from holdfast.members import unknown
 from holdfast.models.layouts import LAYOUTS, published
 from holdfast.models.weights import load_into, read_state
-from holdfast.recipes import members
 from holdfast.records.snapshot import digest
 from holdfast.rng import Rng
 
@@ -75,7 +75,7 @@ def build(name: str, weights: Path | None, data: EvaluationSet, seed: int) -> nn
 
 def _published(name: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> nn.Module:
     if name not in LAYOUTS:
-        raise ValueError(members.unknown(f"layout {name!r} in --model", name, LAYOUTS))
+        raise ValueError(unknown(f"layout {name!r} in --model", name, LAYOUTS))
     return published(name, state, shape).float()
 
 
@@ -101,7 +101,7 @@ def _of_module(where: str, path: str) -> object:
     for part in path.split("."):
         if not hasattr(found, part):
             own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == where]
-            raise ValueError(members.unknown(f"name {path!r} in the module {where}", path, own))
+            raise ValueError(unknown(f"name {path!r} in the module {where}", path, own))
         found = getattr(found, part)
     if isinstance(found, nn.Module):
         return found

@@ -10,7 +10,7 @@ from torch import nn
 from holdfast import data
 from holdfast.data import DataSet
 from holdfast.models.classifier import Classifier, Normalize, PerImage
-from holdfast.recipes import members
+from holdfast.recipes import kinds
 from holdfast.recipes.model import ModelPlan
 from holdfast.recipes.schema import DataPlan
 from holdfast.rng import Rng
@@ -23,7 +23,7 @@ def load_data(plan: DataPlan, folder: Path | None) -> DataSet:
 
 def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
     """A fresh classifier whose weights depend only on the seed."""
-    cls = members.member("encoder", plan.encoder)
+    cls = kinds.member("encoder", plan.encoder)
     known = inspect.signature(cls).parameters
     for name in plan.options:
         if name not in known:

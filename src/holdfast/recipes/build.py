@@ -20,7 +20,8 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from holdfast.contracts import Attack, Loss, Method
 from holdfast.geometry import NORMS, Threat
-from holdfast.recipes import members
+from holdfast.members import unknown
+from holdfast.recipes import kinds
 
 Table = Mapping[str, Any]
 
@@ -36,7 +37,7 @@ def build(cls: type, table: Table, where: str, given: Table | None = None) -> An
     values: dict[str, Any] = {name: value for name, value in given.items() if name in known}
     for key, value in table.items():
         if key not in known:
-            raise ValueError(members.unknown(f"key {key!r} in {where}", key, known))
+            raise ValueError(unknown(f"key {key!r} in {where}", key, known))
         values[key] = convert(hints[key], value, f"{where}.{key}", given)
     needed = [f.name for f in fields(cls) if f.init and f.default is MISSING and f.default_factory is MISSING]
     missing = [name for name in needed if name not in values]
@@ -113,7 +114,7 @@ def build_threat(value: Any, where: str) -> Threat:
         raise ValueError(f"{where} must be a table or a text such as 'linf:8/255' but is {value!r}")
     name, numbers = str(value.get("norm", "")).lower(), {k: v for k, v in value.items() if k != "norm"}
     if name not in NORMS:
-        raise ValueError(members.unknown(f"norm {name!r} in {where}", name, NORMS))
+        raise ValueError(unknown(f"norm {name!r} in {where}", name, NORMS))
     return cast(Threat, build(Threat, numbers, where, {"norm": NORMS[name]}))
 
 
@@ -138,7 +139,7 @@ def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Me
 def member(kind: str, name: Any, where: str) -> type:
     """The class of this name; an unknown one is refused with the place where it stands."""
     try:
-        return members.member(kind, str(name))
+        return kinds.member(kind, str(name))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -146,14 +147,14 @@ def member(kind: str, name: Any, where: str) -> type:
 def build_loss(value: Any, where: str) -> Loss:
     """A loss from its name, or from a table with its name and its settings."""
     table = section({"name": value} if isinstance(value, str) else value, where)
-    name, known = str(table.pop("name", "")), members.losses()
+    name, known = str(table.pop("name", "")), kinds.losses()
     if name not in known:
-        raise ValueError(members.unknown(f"loss {name!r} in {where}", name, known))
+        raise ValueError(unknown(f"loss {name!r} in {where}", name, known))
     hints = typing.get_type_hints(known[name])
     settings = [key for key in inspect.signature(known[name]).parameters if key not in ("out", "rows")]
     for key in table:
         if key not in settings:
-            raise ValueError(members.unknown(f"key {key!r} in {where}", key, settings))
+            raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
     chosen = {key: scalar(hints[key], item, f"{where}.{key}") for key, item in table.items()}
     return cast(Loss, partial(known[name], **chosen) if chosen else known[name])
 
@@ -165,7 +166,7 @@ def table_of(value: Any) -> Any:
     if isinstance(value, partial):
         return {"name": value.func.__name__, **{k: table_of(v) for k, v in value.keywords.items()}}
     if is_dataclass(value) and not isinstance(value, type):
-        named = {"name": members.name_of(value)} if _in_folder(value) else {}
+        named = {"name": kinds.name_of(value)} if _in_folder(value) else {}
         return named | {f.name: table_of(getattr(value, f.name)) for f in fields(value) if f.init}
     if isinstance(value, Mapping):
         return {str(key): table_of(item) for key, item in value.items()}
@@ -187,4 +188,4 @@ def json_table(value: Any) -> Any:
 
 
 def _in_folder(value: object) -> bool:
-    return any(type(value).__module__.startswith(folder.__name__ + ".") for folder in members.FOLDERS.values())
+    return any(type(value).__module__.startswith(folder.__name__ + ".") for folder in kinds.FOLDERS.values())

@@ -9,7 +9,8 @@ from math import inf
 from pkgutil import iter_modules
 from typing import Any, cast
 
-from holdfast.recipes import checks, members, source
+from holdfast.members import unknown
+from holdfast.recipes import checks, source
 from holdfast.recipes.build import Table, build, scalar, section, table_of
 from holdfast.recipes.schema import DataPlan
 
@@ -95,7 +96,7 @@ def read(table: Table, where: str = "recipe") -> CertificateRecipe:
         raise ValueError(f"{where} has no [certify] section, so it is no recipe for certificates; use `holdfast run`")
     for key in table:
         if key not in known:
-            raise ValueError(members.unknown(f"key {key!r} in {where}", key, known))
+            raise ValueError(unknown(f"key {key!r} in {where}", key, known))
     for key in ("data", "metrics"):
         if key not in table:
             raise ValueError(f"{where} needs a [{key}] section")
@@ -117,11 +118,11 @@ def _metric(name: str, value: Any) -> MetricPlan:
     table = section({"learner": value} if isinstance(value, str) else value, where)
     learner = str(table.pop("learner", name.lower()))
     if learner not in learners():
-        raise ValueError(f"{where}: {members.unknown(f'learner {learner!r}', learner, learners())}")
+        raise ValueError(f"{where}: {unknown(f'learner {learner!r}', learner, learners())}")
     settings = [key for key in signature(learners()[learner]).parameters if key not in _OURS]
     for key in table:
         if key not in settings:
-            raise ValueError(members.unknown(f"key {key!r} in {where}", key, settings))
+            raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
     return MetricPlan(learner=learner, settings=table)
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from holdfast.recipes import members
+from holdfast.recipes import kinds
 from holdfast.recipes.build import build, member, section
 
 
@@ -27,7 +27,7 @@ class HeadPlan:
 
     def make(self, width: int, classes: int) -> nn.Module:
         """A fresh head."""
-        head = members.member("head", self.name)
+        head = kinds.member("head", self.name)
         known = inspect.signature(head).parameters
         names = ("scale", "margin", "feature_norm", "weight_norm")
         options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}

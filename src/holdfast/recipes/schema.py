@@ -11,7 +11,8 @@ from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
-from holdfast.recipes import checks, members, source
+from holdfast.members import unknown
+from holdfast.recipes import checks, kinds, source
 from holdfast.recipes.build import (
     Table,
     build,
@@ -144,13 +145,13 @@ def read(table: Table, where: str = "recipe") -> Recipe:
     known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic", "sweep"}
     for key in table:
         if key not in known:
-            raise ValueError(members.unknown(f"key {key!r} in {where}", key, known))
+            raise ValueError(unknown(f"key {key!r} in {where}", key, known))
     for key in ("data", "model", "threat", "methods", "attacks"):
         if key not in table:
             raise ValueError(f"{where} needs a [{key}] section")
     threat = build_threat(table["threat"], "threat")
     given = {name: _attacking(name, value) for name, value in checks.named(table["attacks"], "attacks").items()}
-    awaited = {name: attack for name, attack in given.items() if members.awaited(str(attack["name"]))}
+    awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
     for name, attack in awaited.items():
         build_threat(attack.get("threat", table["threat"]), f"attacks.{name}.threat")  # all that can be checked of it
     name = checks.folder_name(str(table.get("name", where)))
@@ -240,7 +241,7 @@ def _check_references(recipe: Recipe) -> None:
     plan = recipe.evaluate
     for key, name in (("curve", plan.curve), ("strip", plan.strip)):
         if name is not None and name not in recipe.attacks:
-            raise ValueError(members.unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
+            raise ValueError(unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
     if plan.curve is not None:
         _check_curve(plan.curve, plan.eps, recipe.attacks)
     for name, entry in recipe.methods.items():
@@ -249,9 +250,7 @@ def _check_references(recipe: Recipe) -> None:
         if not isinstance(attack, TransferPlan):
             continue
         if attack.source not in (*recipe.methods, "self"):
-            raise ValueError(
-                members.unknown(f"source {attack.source!r} in attacks.{name}", attack.source, recipe.methods)
-            )
+            raise ValueError(unknown(f"source {attack.source!r} in attacks.{name}", attack.source, recipe.methods))
         if len(recipe.seeds) < 2:
             raise ValueError(
                 f"attacks.{name} crafts on a model trained with another seed; give at least two seeds, "
@@ -285,4 +284,4 @@ def _check_start(name: str, start: str | None, methods: Mapping[str, Entry]) -> 
         start = methods[start].train.init_from
     if start is not None and not start.endswith(".safetensors"):
         where = f"init_from {start!r} in methods.{seen[-1]}.train"
-        raise ValueError(members.unknown(where, start, methods) + ", or the path of a .safetensors file")
+        raise ValueError(unknown(where, start, methods) + ", or the path of a .safetensors file")

@@ -9,7 +9,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from holdfast.recipes import members, toml
+from holdfast.members import unknown
+from holdfast.recipes import toml
 
 Table = Mapping[str, Any]
 
@@ -64,7 +65,7 @@ def _text(name: str) -> str:
         return Path(name).read_text(encoding="utf-8")
     if name in names():
         return (_LIBRARY / f"{name}.toml").read_text(encoding="utf-8")
-    raise ValueError(members.unknown(f"recipe {name!r}", name, names()))
+    raise ValueError(unknown(f"recipe {name!r}", name, names()))
 
 
 def merge(under: Table, over: Table) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from torch import Tensor
 from holdfast.certify.neighbors import Neighbors
 from holdfast.data import DataSet, Split
 from holdfast.data.split import digest_of
-from holdfast.recipes import members, toml
+from holdfast.members import unknown
+from holdfast.recipes import toml
 from holdfast.recipes.assemble import load_data
 from holdfast.recipes.build import json_table
 from holdfast.recipes.certificate import CertificateRecipe, MetricPlan
@@ -60,7 +61,7 @@ class Desk:
     def chosen(self, metric: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The fits meant: all of the recipe, or one metric, or one seed."""
         if metric is not None and metric not in self.recipe.metrics:
-            raise ValueError(members.unknown(f"metric {metric!r}", metric, self.recipe.metrics))
+            raise ValueError(unknown(f"metric {metric!r}", metric, self.recipe.metrics))
         if seed is not None and seed not in self.recipe.seeds:
             known = ", ".join(map(str, self.recipe.seeds))
             raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")

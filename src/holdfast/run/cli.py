@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.recipes import certificate, members, schema, source, toml
+from holdfast.members import unknown
+from holdfast.recipes import certificate, schema, source, toml
 from holdfast.run import listing
 from holdfast.run.options import (
     Against,
@@ -197,7 +198,7 @@ def attack(
 
     plan = schema.load(recipe, changes)
     if name not in plan.attacks:
-        raise ValueError(members.unknown(f"attack {name!r}", name, plan.attacks))
+        raise ValueError(unknown(f"attack {name!r}", name, plan.attacks))
     if levels is not None and levels < 1:
         raise ValueError(f"--round is {levels} but needs at least one level; 255 rounds as image files do")
     check_file(save, "--save")
@@ -296,7 +297,7 @@ def list_(
 ) -> None:
     """What recipes can name, with a sentence on each; the recipes themselves where nothing is asked."""
     if kind not in listing.KINDS:
-        raise ValueError(members.unknown(f"kind {kind!r}", kind, listing.KINDS))
+        raise ValueError(unknown(f"kind {kind!r}", kind, listing.KINDS))
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, words in listing.KINDS[kind]():
         table.add_row(f"[bold]{escape(name)}[/bold]", escape(words))

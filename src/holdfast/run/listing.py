@@ -3,19 +3,19 @@
 import inspect
 from collections.abc import Callable, Mapping
 
-from holdfast.recipes import members, source, toml
+from holdfast.recipes import kinds, source, toml
 from holdfast.recipes.certificate import learners
 
 Told = list[tuple[str, str]]
 
 
 def _classes(kind: str) -> Told:
-    return [_told(name, members.member(kind, name)) for name in members.names(kind)]
+    return [_told(name, kinds.member(kind, name)) for name in kinds.names(kind)]
 
 
 def _parts(kind: str) -> Told:
     """The classes of a part of models, with the options that `holdfast show` leaves out where they are not given."""
-    return [(name, f"{words}{_options(members.member(kind, name))}") for name, words in _classes(kind)]
+    return [(name, f"{words}{_options(kinds.member(kind, name))}") for name, words in _classes(kind)]
 
 
 def _options(cls: type) -> str:

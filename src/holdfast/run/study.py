@@ -18,7 +18,8 @@ from holdfast.crafting.arithmetic import arithmetic
 from holdfast.crafting.view import described
 from holdfast.data import DataSet, Split
 from holdfast.evaluation.evaluate import Subject, evaluate, trials
-from holdfast.recipes import members, source, toml
+from holdfast.members import unknown
+from holdfast.recipes import kinds, source, toml
 from holdfast.recipes.assemble import build_model, load_data
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe, TransferPlan, read
@@ -55,7 +56,7 @@ class Workshop:
     def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
         """The models meant: all of the recipe, or one method, or one seed."""
         if method is not None and method not in self.recipe.methods:
-            raise ValueError(members.unknown(f"method {method!r}", method, self.recipe.methods))
+            raise ValueError(unknown(f"method {method!r}", method, self.recipe.methods))
         if seed is not None and seed not in self.recipe.seeds:
             known = ", ".join(map(str, self.recipe.seeds))
             raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")
@@ -178,7 +179,7 @@ class Workshop:
         trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
         return {
             "model": method,
-            "method": members.name_of(self.recipe.methods[method].method),
+            "method": kinds.name_of(self.recipe.methods[method].method),
             "seed": seed,
             "data": {"name": self.data.name, "digest": self.data.digest},
             "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
@@ -216,7 +217,7 @@ def finished(recipe: Recipe, out: Path) -> list[Run]:
             if (folder / "records" / "facts.json").is_file():
                 records = Records.load(folder / "records")
                 _check_settings(recipe, method, records, folder)
-                metrics, kind = read_lines(folder / "metrics.jsonl"), members.name_of(entry.method)
+                metrics, kind = read_lines(folder / "metrics.jsonl"), kinds.name_of(entry.method)
                 runs.append(Run(name=method, method=kind, seed=seed, records=records, metrics=metrics))
     if not runs:
         raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")

@@ -10,7 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from holdfast.recipes import members, schema, source, toml
+from holdfast.members import unknown
+from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.space import Axis, Range, Sampler, SweepPlan, Value, read_space
@@ -131,7 +132,7 @@ def _method(recipe: Recipe, name: str | None) -> str:
         raise ValueError(f"a sweep is of one method; choose it with --method: {', '.join(recipe.methods)}")
     name = next(iter(recipe.methods)) if name is None else name
     if name not in recipe.methods:
-        raise ValueError(members.unknown(f"method {name!r}", name, recipe.methods))
+        raise ValueError(unknown(f"method {name!r}", name, recipe.methods))
     return name
 
 
@@ -277,7 +278,7 @@ def _told(sweep: Sweep, trials: Trials) -> told.Sweep:
         title=recipe.title,
         method=sweep.method,
         seed=sweep.seed,
-        judge=f"{members.name_of(recipe.validate)} ({recipe.validate.threat})",
+        judge=f"{kinds.name_of(recipe.validate)} ({recipe.validate.threat})",
         sampler=sweep.sampler,
         axes=[
             told.Axis(key=key, values=str(axis), log=isinstance(axis, Range) and axis.log, listed=axis.listed)

@@ -8,57 +8,54 @@ import pytest
 import torch
 
 from holdfast.geometry import LInf, Threat
-from holdfast.recipes import members
+from holdfast.members import unknown
+from holdfast.recipes import kinds
 from holdfast.recipes.build import build_attack, build_loss, build_method, table_of
 
-KINDS = [(kind, name) for kind in members.FOLDERS for name in members.names(kind)]
-LOSSES = sorted(members.losses())
+KINDS = [(kind, name) for kind in kinds.FOLDERS for name in kinds.names(kind)]
+LOSSES = sorted(kinds.losses())
 
 
-@pytest.mark.parametrize("kind", members.FOLDERS)
+@pytest.mark.parametrize("kind", kinds.FOLDERS)
 def test_every_public_file_is_a_name(kind: str) -> None:
-    folder = Path(members.FOLDERS[kind].__path__[0])
-    assert members.names(kind) == sorted(f.stem for f in folder.glob("*.py") if not f.stem.startswith("_"))
-    assert members.names(kind)
+    folder = Path(kinds.FOLDERS[kind].__path__[0])
+    assert kinds.names(kind) == sorted(f.stem for f in folder.glob("*.py") if not f.stem.startswith("_"))
+    assert kinds.names(kind)
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 def test_every_name_is_one_public_class_with_a_sentence_on_it(kind: str, name: str) -> None:
-    cls = members.member(kind, name)
-    assert cls.__module__ == f"{members.FOLDERS[kind].__name__}.{name}"
+    cls = kinds.member(kind, name)
+    assert cls.__module__ == f"{kinds.FOLDERS[kind].__name__}.{name}"
     assert (cls.__doc__ or "").strip()
-    assert members.member(kind, name.replace("_", "-")) is cls  # either spelling will do
+    assert kinds.member(kind, name.replace("_", "-")) is cls  # either spelling will do
 
 
-@pytest.mark.parametrize("name", [name for name in members.names("attack") if name not in ("transfer", "feature_norm")])
+@pytest.mark.parametrize("name", [name for name in kinds.names("attack") if name not in ("transfer", "feature_norm")])
 def test_every_attack_is_built_from_its_name(name: str) -> None:
     attack = build_attack(name, "attacks.x", Threat(LInf(), 0.1))
-    assert members.name_of(attack) == name
+    assert kinds.name_of(attack) == name
     assert attack.threat.eps == 0.1
     again = build_attack(table_of(attack), "attacks.x", None)
     assert table_of(again) == table_of(attack)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in members.names("method") if name != "metric"]
-)  # which needs its extra
+@pytest.mark.parametrize("name", [name for name in kinds.names("method") if name != "metric"])  # which needs its extra
 def test_every_method_is_built_from_its_name(name: str) -> None:
     threat = Threat(LInf(), 0.1)
     craft = build_attack({"name": "pgd", "keep": "last"}, "craft", threat)
     inside = (
-        {"method": {"name": "trades"}}
-        if "method" in inspect.signature(members.member("method", name)).parameters
-        else {}
+        {"method": {"name": "trades"}} if "method" in inspect.signature(kinds.member("method", name)).parameters else {}
     )
     method = build_method({"name": name} | inside, "methods.x", threat, craft)
-    assert members.name_of(method) == name
+    assert kinds.name_of(method) == name
     assert is_dataclass(method) or isinstance(method, torch.nn.Module)
 
 
-@pytest.mark.parametrize("name", members.names("encoder"))
+@pytest.mark.parametrize("name", kinds.names("encoder"))
 def test_every_encoder_is_built_from_its_name_and_a_shape(name: str) -> None:
     with torch.device("meta"):  # shapes without numbers: some are large
-        encoder = members.member("encoder", name)((3, 32, 32))
+        encoder = kinds.member("encoder", name)((3, 32, 32))
     assert isinstance(encoder, torch.nn.Module)
     assert isinstance(encoder.width, int)
 
@@ -77,7 +74,7 @@ def test_losses_are_found_in_every_file_of_the_folder() -> None:
 
 @pytest.mark.parametrize(("given", "near"), [("PGD", "pgd"), ("adverserial", "adversarial"), ("zzz", None)])
 def test_the_nearest_is_named_whatever_the_case(given: str, near: str | None) -> None:
-    said = members.unknown(f"thing {given!r}", given, ["pgd", "fgsm", "adversarial"])
+    said = unknown(f"thing {given!r}", given, ["pgd", "fgsm", "adversarial"])
     assert said.startswith(f"unknown thing {given!r}; ")
     assert ("did you mean" in said) == (near is not None)
     assert near is None or f"did you mean {near!r}?" in said
@@ -86,9 +83,9 @@ def test_the_nearest_is_named_whatever_the_case(given: str, near: str | None) ->
 
 def test_machinery_is_no_name() -> None:
     with pytest.raises(ValueError, match="unknown attack '_ascent'"):
-        members.member("attack", "_ascent")
+        kinds.member("attack", "_ascent")
 
 
 def test_private_functions_are_no_losses() -> None:
-    assert "cross_entropy" in members.losses()
-    assert not [name for name in members.losses() if name.startswith("_")]
+    assert "cross_entropy" in kinds.losses()
+    assert not [name for name in kinds.losses() if name.startswith("_")]

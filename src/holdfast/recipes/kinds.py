@@ -1,9 +1,8 @@
-"""Find the member of a folder by its recipe name: the file name is the name."""
+"""What recipes can name: the classes of the folders attacks, methods, encoders and heads, and every loss."""
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 
@@ -12,6 +11,8 @@ import holdfast.losses
 import holdfast.methods
 import holdfast.models.encoders
 import holdfast.models.heads
+from holdfast import members
+from holdfast.members import unknown
 
 FOLDERS: dict[str, ModuleType] = {
     "attack": holdfast.attacks,
@@ -20,26 +21,21 @@ FOLDERS: dict[str, ModuleType] = {
     "head": holdfast.models.heads,
 }
 
-
 AWAITED = ("cw_l2", "deepfool", "jsma")
 """Attacks of published tables that holdfast does not have yet: recipes may name them, running such a one is refused."""
 
 
 def names(kind: str) -> list[str]:
     """What recipes can name of this kind (attack, method, encoder, head)."""
-    found = (module.name for module in pkgutil.iter_modules(FOLDERS[kind].__path__))
-    return sorted(name for name in found if not name.startswith("_"))
+    return members.names(FOLDERS[kind])
 
 
 def member(kind: str, name: str) -> type:
-    """The one public class of the file with this name."""
+    """The class that a recipe names; an unknown name is refused with the nearest known one."""
     file = name.replace("-", "_")
     if file not in names(kind):
         raise ValueError(unknown(f"{kind} {name!r}", name, names(kind)))
-    module = import_module(f"{FOLDERS[kind].__name__}.{file}")
-    found = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-    (only,) = [c for c in found if not c.__name__.startswith("_")]
-    return only
+    return members.member(FOLDERS[kind], file)
 
 
 def awaited(name: str) -> bool:
@@ -63,12 +59,3 @@ def losses() -> Mapping[str, Callable[..., object]]:
             if takes == ["out", "rows"] and not name.startswith("_"):
                 found[name] = function
     return found
-
-
-def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """One sentence about a name that does not exist, naming the nearest that does."""
-    known = sorted(known)
-    alike = {name.lower(): name for name in known}
-    near = get_close_matches(given.lower(), alike, n=1, cutoff=0.5)
-    hint = f"did you mean {alike[near[0]]!r}? " if near else ""
-    return f"unknown {what}; {hint}known: {', '.join(known) or 'none'}"
