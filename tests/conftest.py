@@ -46,6 +46,14 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _frequent_checkpoints() -> Iterator[None]:
+    """Tiny trainings write checkpoints between epochs too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.training.loop.SAVE_EVERY", 2)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _same_arithmetic_everywhere() -> Iterator[None]:
     """Tests mean the same on every machine: lower precision only where a test asks for it."""
     with pytest.MonkeyPatch.context() as patch:

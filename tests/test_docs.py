@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from holdfast.recipes import schema
+from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
-from holdfast.run import cli, own, sweep
+from holdfast.run import cli, study, sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -89,8 +90,8 @@ def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
     asked = {name: [words[i + 1] for i, word in enumerate(words) if word == name] for name in ("--over", "--trials")}
     (text,) = blocks("docs/sweeps.md", "toml")
     (tmp_path / "page.toml").write_text(text)
-    typed = sweep.plan(words[2], over=asked["--over"], method="TRADES", trials=int(asked["--trials"][0]))
-    written = sweep.plan(str(tmp_path / "page.toml"))
+    typed = sweep.read(words[2], over=asked["--over"], method="TRADES", trials=int(asked["--trials"][0]))
+    written = sweep.read(str(tmp_path / "page.toml"))
     assert written.space == typed.space
     assert written.identity() == typed.identity()
     assert written.trials == typed.trials == 30
@@ -132,26 +133,27 @@ def test_the_evaluations_of_a_page_run(page: str, folder: Path, monkeypatch: pyt
         assert end.value.code == 0
     assert (folder / "runs" / "nets-build-best" / "report.html").is_file()
     if page != "README.md":
-        records = Records.load(folder / "runs" / "l2" / "records")
+        records = Records.load(folder / "runs" / "l2" / "nets-build" / "seed-0" / "records")
         assert (len(records), list(records.attacks)) == (10, ["fgsm", "pgd:steps=20,step=1/10,restarts=2"])
 
 
 def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [words for words in commands("docs/your-model.md") if "nets:build" not in words]
     assert len(found) == 2
-    plans = []
+    recipes: list[Recipe] = []
 
-    def stop(plan: own.OwnPlan, *_: object) -> None:
-        plans.append(plan)
+    def stop(recipe: Recipe, *_: object) -> None:
+        recipes.append(recipe)
         raise ValueError("understood")
 
-    monkeypatch.setattr(own, "evaluate_own", stop)
+    monkeypatch.setattr(study, "rows", stop)
     for words in found:
         monkeypatch.setattr(sys, "argv", ["holdfast", *words])
         with pytest.raises(SystemExit):
             cli.main()
-    assert [plan.model for plan in plans] == ["torchvision:resnet50", "layout:trades"]
-    assert (plans[0].size, plans[0].std, plans[0].evaluate.samples) == ((256, 224), (0.229, 0.224, 0.225), 1000)
+    assert [list(recipe.models) for recipe in recipes] == [["torchvision:resnet50"], ["layout:trades"]]
+    (model,) = recipes[0].models.values()
+    assert (recipes[0].data.size, model.std, recipes[0].evaluate.samples) == ((256, 224), (0.229, 0.224, 0.225), 1000)
 
 
 @pytest.mark.parametrize(

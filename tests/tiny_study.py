@@ -21,7 +21,8 @@ from holdfast.geometry import LInf, Threat
 from holdfast.methods.plain import Plain
 from holdfast.recipes.schema import Entry, ModelPlan, OptimizerPlan, TrainPlan
 from holdfast.rng import Rng
-from holdfast.training.train import Job, train
+from holdfast.training.job import Job
+from holdfast.training.loop import train
 
 TINY = """
 title = "tiny <study>"
@@ -39,7 +40,6 @@ eps = 0.2
 [train]
 epochs = 2
 batch = 200
-save_every = 3
 validate_samples = 40
 [train.optimizer]
 lr = 0.05
@@ -98,7 +98,7 @@ def toy(n: int = 48) -> DataSet:
 
 def toy_job(folder: Path, method: Method | None = None, seed: int = 0, **plan: Any) -> Job:
     """A training job that takes some twenty milliseconds on :func:`toy`."""
-    settings = {"epochs": 3, "batch": 8, "save_every": 2, "optimizer": OptimizerPlan(lr=0.02)} | plan
+    settings = {"epochs": 3, "batch": 8, "optimizer": OptimizerPlan(lr=0.02)} | plan
     return Job(
         entry=Entry(method=method or Plain(), train=TrainPlan(**settings)),
         model=ModelPlan(encoder="tiny", channels=1, width=4),
@@ -128,8 +128,9 @@ def bits(folder: Path) -> dict[str, Any]:
     """Everything a finished model leaves, apart from the seconds it took."""
     trained = json.loads((folder / "trained.json").read_text())
     trained.pop("seconds")
+    trained.pop("made")
     learned = ["method.safetensors"] if (folder / "method.safetensors").is_file() else []
-    names = ["best.safetensors", "last.safetensors", "metrics.jsonl", "job.json", *learned]
+    names = ["best.safetensors", "last.safetensors", "metrics.jsonl", "job.json", "choices.json", *learned]
     assert sorted(p.name for p in folder.iterdir()) == sorted([*names, "trained.json"])
     return {name: (folder / name).read_bytes() for name in names} | {"trained": trained}
 

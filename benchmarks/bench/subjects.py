@@ -21,7 +21,8 @@ from holdfast.recipes.assemble import build_model
 from holdfast.recipes.model import HeadPlan, ModelPlan
 from holdfast.recipes.schema import Entry, SchedulePlan, TrainPlan
 from holdfast.records import snapshot
-from holdfast.training.train import Job, train
+from holdfast.training.job import Job
+from holdfast.training.loop import train
 
 WARMUP = 0.35
 

@@ -20,13 +20,17 @@ from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Cost, Rows, Watch
 from holdfast.data import DataSet, Split
-from holdfast.evaluation.evaluate import Subject, Trial, evaluate, trials
+from holdfast.evaluation.evaluate import Settings, evaluate
+from holdfast.evaluation.measurements import Attacked, Clean
+from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.schema import ModelPlan
-from holdfast.records import snapshot
+from holdfast.records import parts as cache
+from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
 from holdfast.rng import Rng
+from holdfast.run.attacked import attacked
 
 CPU = torch.device("cpu")
 GIVEN: list[tuple[float, list[int]]] = []  # what the attacks of a test were asked for: eps and samples
@@ -80,13 +84,15 @@ def split() -> Split:
 
 
 def subject(folder: Path, model: nn.Module | None = None, digest: str = "weights") -> Subject:
-    return Subject(model=model or Bright(), digest=digest, folder=folder, facts={"model": "bright", "seed": 0})
+    facts = {"model": "bright", "seed": 0}
+    return network(model or Bright(), name="bright", seed=0, digest=digest, folder=folder, facts=facts)
 
 
-def run(folder: Path, todo: list[Trial], **other: Any) -> Records:
-    settings: dict[str, Any] = {"seed": 0, "shard": 4, "device": CPU, "tick": lambda *_: None}
-    who = other.pop("subject", None) or subject(folder)
-    return evaluate(who, other.pop("split", None) or split(), todo, **settings | other)
+def run(folder: Path, todo: list[Attacked], **other: Any) -> Records:
+    who, tick = other.pop("subject", None) or subject(folder), other.pop("tick", lambda *_: None)
+    samples = other.pop("split", None) or split()
+    settings = Settings(**{"seed": 0, "shard": 4, "device": CPU} | other)
+    return evaluate(who, samples, [Clean(), *todo], settings, tick)
 
 
 def column(records: Records, kind: str, attack: str) -> list[Any]:
@@ -95,7 +101,7 @@ def column(records: Records, kind: str, attack: str) -> list[Any]:
 
 
 def test_columns_by_hand(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
+    todo = attacked({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
     records = run(tmp_path, todo)
     assert records.columns["index"].tolist() == [20, 21, 22, 23, 24, 25]
     assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
@@ -114,19 +120,19 @@ def test_columns_by_hand(tmp_path: Path) -> None:
 
 
 def test_who_is_wrong_already_is_not_attacked(tmp_path: Path) -> None:
-    run(tmp_path, trials({"push": pushed(0.1)}))
+    run(tmp_path, attacked({"push": pushed(0.1)}))
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]
 
 
 def test_the_worst_case_is_per_sample(tmp_path: Path) -> None:
-    records = run(tmp_path, trials({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
+    records = run(tmp_path, attacked({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
     assert records.held(0.1, "linf").tolist() == [False, False, True, True, False, False]
     assert records.held(0.0, "linf").tolist() == [True, True, True, True, False, False]
 
 
 def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
-    assert [(trial.name, trial.after) for trial in todo] == [
+    todo = attacked({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
+    assert [(attack.name, attack.easier) for attack in todo] == [
         ("push", None),
         ("push@0.03", None),
         ("push@0.2", "push"),
@@ -145,8 +151,8 @@ def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
 
 
 def test_curve_of_three_chains_each_to_the_one_below() -> None:
-    todo = trials({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
-    assert [(t.name, t.after) for t in todo[1:]] == [
+    todo = attacked({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
+    assert [(attack.name, attack.easier) for attack in todo[1:]] == [
         ("push@0.05", None),
         ("push@0.2", "push"),
         ("push@0.3", "push@0.2"),
@@ -154,7 +160,7 @@ def test_curve_of_three_chains_each_to_the_one_below() -> None:
 
 
 def test_cost_is_counted(tmp_path: Path) -> None:
-    records = run(tmp_path, trials({"push": pushed(0.1)}))
+    records = run(tmp_path, attacked({"push": pushed(0.1)}))
     told = records.facts["attacks"]["push"]
     assert (told["forwards"], told["backwards"]) == (8, 4)
     clean = records.facts["clean"]
@@ -164,7 +170,7 @@ def test_cost_is_counted(tmp_path: Path) -> None:
 
 
 def test_images_are_kept_for_the_attack_that_is_shown(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
+    todo = attacked({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
     records = run(tmp_path, todo)
     assert set(records.arrays) == {"shown", "clean", "adversarial:linf:push"}
     assert records.arrays["shown"].tolist() == [20, 21, 22, 23]  # of the first shard
@@ -177,7 +183,7 @@ def test_images_are_kept_for_the_attack_that_is_shown(tmp_path: Path) -> None:
 
 
 def test_records_open_with_pandas(tmp_path: Path) -> None:
-    run(tmp_path, trials({'push, the "first"': pushed(0.1)}))
+    run(tmp_path, attacked({'push, the "first"': pushed(0.1)}))
     table = pd.read_csv(tmp_path / "records" / "records.csv")
     assert list(table["index"]) == [20, 21, 22, 23, 24, 25]
     assert table['fooled:linf:push, the "first"'].tolist() == [True, True, False, False, True, True]
@@ -186,7 +192,7 @@ def test_records_open_with_pandas(tmp_path: Path) -> None:
 
 
 def test_nothing_is_computed_twice(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
+    todo = attacked({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
     first = run(tmp_path, todo)
     asked = len(GIVEN)
     assert asked == 3 * 2
@@ -204,7 +210,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1)})
+    todo = attacked({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     np.save(single := io.BytesIO(), np.arange(3))
     damages: list[Callable[[Path], object]] = [
@@ -228,7 +234,7 @@ def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_of_a_part_is_found_or_harmless(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1)})
+    todo = attacked({"push": pushed(0.1)})
     first = facts_and_columns(run(tmp_path, todo))
     path = max(parts(tmp_path), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
@@ -240,7 +246,7 @@ def test_every_flipped_bit_of_a_part_is_found_or_harmless(tmp_path: Path) -> Non
 
 
 def test_an_evaluation_stopped_in_the_middle_goes_on(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1), "soft": pushed(0.01)})
+    todo = attacked({"push": pushed(0.1), "soft": pushed(0.01)})
 
     def tick(done: int, total: int, words: str) -> None:
         assert total == 6
@@ -255,25 +261,25 @@ def test_an_evaluation_stopped_in_the_middle_goes_on(tmp_path: Path) -> None:
     assert len(GIVEN) == 4
 
 
-def changed(todo: list[Trial], **fields: Any) -> list[Trial]:
+def changed(todo: list[Attacked], **fields: Any) -> list[Attacked]:
     return [replace(todo[0], **fields)]
 
 
 def test_a_part_of_something_else_is_never_taken(tmp_path: Path) -> None:
-    todo = trials({"push": pushed(0.1)})
+    todo = attacked({"push": pushed(0.1)})
     run(tmp_path, todo)
     brighter, relabelled = split(), split()
     brighter.x[0] += 0.01
     relabelled.y[0] = 1
     renamed = Split(split().x, split().y, split().index + 1)
-    others: list[tuple[list[Trial], dict[str, Any]]] = [
+    others: list[tuple[list[Attacked], dict[str, Any]]] = [
         (todo, {"subject": subject(tmp_path, digest="other weights")}),
         (todo, {"seed": 1}),
         (todo, {"split": brighter}),
         (todo, {"split": relabelled}),
         (todo, {"split": renamed}),
-        (changed(todo, settings={"name": "push", "eps": 0.1, "steps": 2}), {}),
-        (trials({"push": pushed(0.2)}), {}),
+        (changed(todo, recipe={"name": "push", "eps": 0.1, "steps": 2}), {}),
+        (attacked({"push": pushed(0.2)}), {}),
         (changed(todo, name="renamed"), {}),
         (todo, {"shard": 3}),
     ]
@@ -291,7 +297,7 @@ def test_a_full_disk_leaves_no_half_part(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    todo = trials({"push": pushed(0.1)})
+    todo = attacked({"push": pushed(0.1)})
     with monkeypatch.context() as patch:
         patch.setattr(os, place, full)
         with pytest.raises(OSError, match="No space left"):
@@ -317,12 +323,12 @@ def test_results_do_not_depend_on_shards_and_order(
         "bim": BIM(threat=threat, steps=4),
         "pgd": PGD(threat=threat, steps=3, restarts=2),
     }
-    todo = trials({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
+    todo = attacked({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
     some = digits.test.take(torch.arange(90))
     turned = digits.test.take(torch.arange(90).flip(0))
     tables = []
     for number, (shard, samples) in enumerate(((7, some), (1000, some), (40, turned))):
-        who = replace(subject(tmp_path / f"{number}"), model=trained[0], digest=trained[1])
+        who = subject(tmp_path / f"{number}", *trained)
         records = run(tmp_path, todo, subject=who, split=samples, shard=shard)
         table = pd.DataFrame({k: v for k, v in records.columns.items() if not k.startswith("distance")})
         tables.append(table.sort_values("index", ignore_index=True))
@@ -337,23 +343,62 @@ def test_the_number_of_samples_at_a_time_is_measured_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = iter([3, 5])
-    monkeypatch.setattr("holdfast.evaluation.evaluate.measured", lambda model, x, y: next(given))
-    todo = trials({"push": pushed(0.1)})
+    monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y: next(given))
+    todo = attacked({"push": pushed(0.1)})
     assert run(tmp_path, todo).facts["micro"] == 3
     assert run(tmp_path, todo).facts["micro"] == 3
-    (tmp_path / "parts" / "micro.json").write_text("{")
+    (tmp_path / "choices.json").write_text("{")
     assert run(tmp_path, todo).facts["micro"] == 5
+
+
+def test_parts_of_another_version_of_the_code_are_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    todo = attacked({"push": pushed(0.1)})
+    first = run(tmp_path, todo)
+    GIVEN.clear()
+    monkeypatch.setattr("holdfast.evaluation.evaluate.code_version", lambda *parts: "another")
+    again = run(tmp_path, todo)
+    assert len(GIVEN) == 2
+    assert facts_and_columns(again)[1] == facts_and_columns(first)[1]
+    GIVEN.clear()
+    run(tmp_path, todo)
+    assert not GIVEN
+
+
+def test_records_name_what_made_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, attacked({"push": pushed(0.1)}))
+    mine = json.loads(json.dumps(provenance.maker()))
+    monkeypatch.setattr(cache, "maker", lambda: {"code": "later", "versions": {"torch": "9"}, "commit": None})
+    records = run(tmp_path, attacked({"push": pushed(0.1), "soft": pushed(0.01)}))
+    assert records.facts["made"] == [mine, {"code": "later", "versions": {"torch": "9"}, "commit": None}]
+    assert records.facts["versions"] == {"torch": "9"}
+
+
+def test_the_version_of_the_code_follows_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("contracts.py", "geometry.py", "rng.py", "attacks/pgd.py", "certify/neighbors.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    monkeypatch.setattr(provenance, "_PACKAGE", tmp_path)
+    version = provenance.code_version.__wrapped__
+    before, other = version("attacks"), version("certify")
+    assert before != other
+    (tmp_path / "attacks" / "pgd.py").write_text("x = 2\n")
+    assert version("attacks") != before
+    assert version("certify") == other
+    (tmp_path / "geometry.py").write_text("x = 2\n")
+    assert version("certify") != other
 
 
 def test_nobody_left_to_attack(tmp_path: Path) -> None:
     wrong = Split(split().x, torch.tensor([1, 1, 1, 1, 0, 1]), split().index)
     threat = Threat(LInf(), 0.1)
-    records = run(tmp_path, trials({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
+    records = run(tmp_path, attacked({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
     assert column(records, "fooled", "noise") == [True] * 6
     assert column(records, "distance", "push") == [0.0] * 6
 
 
 def test_ticks_count_parts(tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    run(tmp_path, trials({"push": pushed(0.1)}), tick=lambda *words: told.append(words))
+    run(tmp_path, attacked({"push": pushed(0.1)}), tick=lambda *words: told.append(words))
     assert told == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]

@@ -9,8 +9,12 @@ import pytest
 
 from holdfast.data.augment import Augment, Flip, PadCrop
 from holdfast.recipes import kinds, schema
+from holdfast.recipes.attack import TransferPlan
 from holdfast.recipes.schema import Recipe
-from holdfast.run.study import Workshop
+from holdfast.records.records import Records
+from holdfast.run import study
+from holdfast.run.session import Session
+from holdfast.run.trained import Trained
 from published_files import write_all
 
 Call = Callable[..., SimpleNamespace]
@@ -47,7 +51,7 @@ def reduced(recipe: Recipe) -> Iterator[str]:
         if hasattr(entry.method, "pool"):
             yield f'methods."{name}".pool=10'
     for name, attack in recipe.attacks.items():
-        if kinds.name_of(attack) == "config":
+        if isinstance(attack, TransferPlan):
             yield f'attacks."{name}".attack.steps=1'
         for option in ("steps", "restarts"):
             if getattr(attack, option, 1) > 1:
@@ -58,15 +62,17 @@ def reduced(recipe: Recipe) -> Iterator[str]:
 @pytest.mark.parametrize("name", schema.names())
 def test_every_recipe_trains_and_judges(name: str, files: Path, tmp_path: Path) -> None:
     recipe = schema.load(name, list(reduced(schema.load(name))))
-    shop = Workshop.open(recipe, tmp_path, files, "cpu", lambda *said: None)
+    session = Session.open(recipe, tmp_path, files, "cpu", lambda *progress: None)
+    trained = Trained(session)
     *_, last = recipe.methods
     for method in recipe.methods:
-        shop.train(method, 0)
+        trained.prepare(method, 0)
     sources = {getattr(attack, "source", "self") for attack in recipe.attacks.values()} - {"self"}
     for seed in recipe.seeds:
         for method in (last, *sorted(sources)):  # a transfer needs the other seed too
-            shop.train(method, seed)
-    records = shop.evaluate(last, 0)
+            trained.prepare(method, seed)
+    study.evaluate(session, study.rows(recipe, name=last, seed=0))
+    records = Records.load(tmp_path / last / "seed-0" / "records")
     assert len(records) == 4
     assert set(schema.load(name).attacks) <= set(records.attacks)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from holdfast.records import files
+from holdfast.records import format as files
 from holdfast.records.facts import AttackFacts
 from holdfast.records.records import Records, column_name
 

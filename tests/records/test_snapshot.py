@@ -9,6 +9,7 @@ from safetensors.torch import save, save_file
 from torch import nn
 
 from holdfast.records import snapshot
+from holdfast.training import checkpoint
 from tiny_study import same
 
 TENSORS = {
@@ -113,8 +114,8 @@ def test_weights_of_another_architecture(module: nn.Module) -> None:
 
 
 def test_prefixes() -> None:
-    mixed = snapshot.prefixed("model", {"a": torch.ones(1)}) | snapshot.prefixed("model2", {"a": torch.zeros(1)})
-    assert same(snapshot.under("model", mixed), {"a": torch.ones(1)})
+    mixed = checkpoint.prefixed("model", {"a": torch.ones(1)}) | checkpoint.prefixed("model2", {"a": torch.zeros(1)})
+    assert same(checkpoint.under("model", mixed), {"a": torch.ones(1)})
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd", "bare sgd"])
@@ -133,10 +134,10 @@ def test_an_optimizer_goes_on_with_its_memory(kind: str, tmp_path: Path) -> None
 
     p, optimizer = made()
     steps(p, optimizer, 2)
-    snapshot.write(tmp_path / "o", snapshot.optimizer_tensors(optimizer), {})
+    snapshot.write(tmp_path / "o", checkpoint.optimizer_tensors(optimizer), {})
     q, again = made()
     q.data.copy_(p.data)
-    snapshot.restore_optimizer(again, snapshot.read(tmp_path / "o")[0])
+    checkpoint.restore_optimizer(again, snapshot.read(tmp_path / "o")[0])
     steps(p, optimizer, 3)
     steps(q, again, 3)
     assert torch.equal(p, q)

@@ -12,11 +12,17 @@ from sklearn.base import BaseEstimator
 
 from holdfast.certify.neighbors import Neighbors
 from holdfast.data import load as load_data
-from holdfast.recipes import certificate, schema, source
+from holdfast.recipes import certify as tables
+from holdfast.recipes import schema, source
+from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
+from holdfast.report.study import Study
 from holdfast.rng import Rng
-from holdfast.run import certify
+from holdfast.run import session, study
 from holdfast.run.cli import main
+from holdfast.run.report import write_report
+from holdfast.run.session import Session
+from tiny_study import one_sentence
 
 CHANGES = ['metrics={Euclidean="plain", Scaled={learner="scaled"}}', "certify.samples=5", "certify.shard=2"]
 CHANGES += ["certify.k=[1,3]", "seeds=[0,1]", "certify.radii=[0.2,0.6]", "threads=1"]
@@ -48,16 +54,26 @@ class Scaled(BaseEstimator):
 
 @pytest.fixture(autouse=True)
 def _learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate, "learners", lambda: {"plain": Plain, "scaled": Scaled})
+    monkeypatch.setattr(tables, "learners", lambda: {"plain": Plain, "scaled": Scaled})
     Scaled.fits = 0
 
 
-def told(*_: object) -> None:
-    pass
+def recipe(*changes: str) -> Recipe:
+    return schema.load("arml-digits", [*CHANGES, *changes])
 
 
-def recipe(*changes: str) -> certificate.CertificateRecipe:
-    return certificate.load("arml-digits", [*CHANGES, *changes])
+def certify(
+    recipe: Recipe, out: Path, metric: str | None = None, seed: int | None = None, device: str = "cpu"
+) -> Study:
+    """Fit, certify and report, as the command does."""
+    chosen = study.rows(recipe, ("metrics",), metric, seed)
+    study.report_on(recipe, out, besides=chosen)
+    opened = Session.open(recipe, out, None, device, lambda *_: None)
+    for row in chosen:
+        study.prepare(opened, [row])
+        study.evaluate(opened, [row])
+    write_report(recipe, out, [], None, table=False)
+    return study.study_of(recipe, out)
 
 
 @pytest.fixture
@@ -69,17 +85,17 @@ def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_records_hold_what_the_certifier_says(tmp_path: Path, digits: Any) -> None:
-    study = certify.run(recipe(), tmp_path, None, told, device="cpu")
+    made = certify(recipe(), tmp_path)
     x, y, inputs = digits
     for k in (1, 3):
         found = Neighbors(points=x, labels=y, k=k)(inputs, rng=Rng(0))
         for seed in (0, 1):
-            records = Records.load(certify.records_folder(tmp_path, "Euclidean", k, seed))
+            records = Records.load(tmp_path / "Euclidean" / f"k-{k}" / f"seed-{seed}" / "records")
             np.testing.assert_array_equal(records.columns["label"], found.label)
             np.testing.assert_allclose(records.columns["radius:l2:neighbors"], found.radius, rtol=1e-9)
             np.testing.assert_allclose(records.columns["upper:l2:neighbors"], found.upper, rtol=1e-9)
             assert records.facts["certifier"]["k"] == k
-    assert [one.title for one in study.classifiers] == ["K = 1", "K = 3"]
+    assert [group for group, _ in made.certified()] == ["K = 1", "K = 3"]
     assert (tmp_path / "report.html").is_file()
 
 
@@ -95,27 +111,28 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Neighbors, "__call__", counted)
     with pytest.raises(KeyboardInterrupt):
-        certify.run(recipe(), tmp_path, None, told, device="cpu")
-    certify.run(recipe(), tmp_path, None, told, device="cpu")
+        certify(recipe(), tmp_path)
+    certify(recipe(), tmp_path)
     assert Scaled.fits == 2  # one for each seed, none twice
-    assert len(calls) == 1 + 3 * 2 * 3  # 3 parts, K = 1 and 3, one plain metric for both seeds and two scaled ones
+    assert len(calls) == 1 + 3 * 2 * 4  # 3 parts, K = 1 and 3, two metrics of two seeds
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*/*/records/records.csv")}
-    for part in sorted((tmp_path / "parts").iterdir())[:2]:
+    certified = [path for path in sorted(tmp_path.glob("*/*/*/parts/*")) if "radius" in np.load(path).files]
+    for part in certified[:2]:
         part.write_bytes(b"damaged")
-    certify.run(recipe(), tmp_path, None, told, device="cpu")
-    assert len(calls) == 1 + 3 * 2 * 3 + 2
+    certify(recipe(), tmp_path)
+    assert len(calls) == 1 + 3 * 2 * 4 + 2
     assert before == {path: path.read_bytes() for path in tmp_path.glob("*/*/*/records/records.csv")}
 
 
 def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
-    certify.run(recipe(), tmp_path, None, told, "Scaled", 0, "cpu")
-    certify.study_of(recipe("certify.radii=[0.4]"), tmp_path)  # only where the table is read off
+    certify(recipe(), tmp_path, "Scaled", 0)
+    study.study_of(recipe("certify.radii=[0.4]"), tmp_path)  # only where the table is read off
     with pytest.raises(ValueError, match="other settings"):
-        certify.study_of(recipe("metrics.Scaled.by=2.0"), tmp_path)
+        study.study_of(recipe("metrics.Scaled.by=2.0"), tmp_path)
     with pytest.raises(ValueError, match="other settings"):
-        certify.study_of(recipe("certify.samples=4"), tmp_path)
-    with pytest.raises(FileNotFoundError, match="holds no certificates"):
-        certify.study_of(recipe(), tmp_path / "elsewhere")
+        study.study_of(recipe("certify.samples=4"), tmp_path)
+    with pytest.raises(FileNotFoundError, match="holds no records"):
+        study.study_of(recipe(), tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +148,7 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         ('metrics={A="scalde"}', "did you mean 'scaled'"),
         ("metrics.Scaled.random_state=1", "unknown key 'random_state'"),
         ("metrics.Scaled.bye=1", "did you mean 'by'"),
-        ("model.encoder='mlp'", "unknown key 'model'"),
+        ("modle.encoder='mlp'", "unknown key 'modle'"),
     ],
 )
 def test_bad_recipes_are_refused_in_one_sentence(change: str, said: str) -> None:
@@ -140,11 +157,8 @@ def test_bad_recipes_are_refused_in_one_sentence(change: str, said: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_recipes_of_the_two_kinds_name_each_others_command() -> None:
-    with pytest.raises(ValueError, match="use `holdfast certify arml-usps`"):
-        schema.load("arml-usps")
-    with pytest.raises(ValueError, match="use `holdfast run`"):
-        certificate.load("quickstart")
+def test_a_recipe_without_metrics_has_nothing_to_certify(call: Any) -> None:
+    assert "use `holdfast run`" in one_sentence(call("certify", "quickstart"), 2)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +174,7 @@ def test_what_does_not_go_with_the_data_is_refused_before_anything_is_fitted(
     tmp_path: Path, change: str, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        certify.run(recipe("metrics.Euclidean=false", change), tmp_path, None, told, device="cpu")
+        certify(recipe("metrics.Euclidean=false", change), tmp_path)
     assert Scaled.fits == 0
 
 
@@ -169,40 +183,38 @@ def test_samples_outside_the_box_are_refused_before_anything_is_fitted(
 ) -> None:
     data = load_data("digits", valid=1)
     data.test.x[-1] += 1  # as tabular test points may do
-    monkeypatch.setattr(certify, "load_data", lambda *_: data)
+    monkeypatch.setattr(session, "load_for", lambda *_: data)
     with pytest.raises(ValueError, match=r"x spans .* but the box is"):
-        certify.run(
-            recipe("metrics.Euclidean=false", "certify.box=[0,1]", "certify.samples=9999"), tmp_path, None, told
-        )
+        certify(recipe("metrics.Euclidean=false", "certify.box=[0,1]", "certify.samples=9999"), tmp_path)
     assert Scaled.fits == 0
 
 
 def test_a_folder_of_other_settings_is_refused_before_anything_is_fitted(tmp_path: Path) -> None:
-    certify.run(recipe(), tmp_path, None, told, "Scaled", 0, "cpu")
+    certify(recipe(), tmp_path, "Scaled", 0)
     other = recipe("certify.samples=4")
     for metric, seed in (("Scaled", 1), ("Euclidean", None)):
-        with pytest.raises(ValueError, match="holds certificates of other settings"):
-            certify.run(other, tmp_path, None, told, metric, seed, "cpu")
+        with pytest.raises(ValueError, match="holds records of other settings"):
+            certify(other, tmp_path, metric, seed)
     assert Scaled.fits == 1
-    study = certify.run(other, tmp_path, None, told, "Scaled", 0, "cpu")  # made anew, so nothing else is left
-    assert [len(run.records) for run in study.runs()] == [4, 4]
+    made = certify(other, tmp_path, "Scaled", 0)  # made anew, so nothing else is left
+    assert [len(run.records) for run in made.runs] == [4, 4]
 
 
 def test_a_device_without_float64_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certify, "open_fabric", lambda name: SimpleNamespace(device=torch.device(name)))
+    monkeypatch.setattr(session, "open_fabric", lambda name: SimpleNamespace(device=torch.device(name)))
     with pytest.raises(ValueError, match="device 'mps' has no float64, which certificates need"):
-        certify.run(recipe(), tmp_path, None, told, device="mps")
+        certify(recipe(), tmp_path, device="mps")
 
 
 @pytest.mark.parametrize("device", ["tpu", "abacus"])
 def test_a_device_that_cannot_be_used_is_refused(tmp_path: Path, device: str) -> None:
     with pytest.raises(ValueError, match=f"device {device!r} .*; choose auto"):
-        certify.run(recipe(), tmp_path, None, told, device=device)
+        certify(recipe(), tmp_path, device=device)
 
 
 def test_a_resolved_recipe_reads_back_as_itself() -> None:
     table = recipe("metrics.Scaled={learner='scaled', by=2.0}").table()
-    assert certificate.read(json.loads(json.dumps(table))).table() == table
+    assert schema.read(json.loads(json.dumps(table))).table() == table
 
 
 def test_the_command_prints_tables_and_writes_page_and_markdown(
@@ -218,7 +230,7 @@ def test_the_command_prints_tables_and_writes_page_and_markdown(
     assert "K = 1" in out
     assert "Certified 0.2" in out
     assert str(tmp_path / "out" / "report.html") in out
-    assert "holdfast certify arml-digits --set" in (tmp_path / "told.md").read_text()
+    assert "holdfast run arml-digits --set" in (tmp_path / "told.md").read_text()
 
 
 def test_the_page_and_the_markdown_are_written_again_from_the_records(
@@ -230,8 +242,8 @@ def test_the_page_and_the_markdown_are_written_again_from_the_records(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
-    assert "holds no certificates to report; run `holdfast certify arml-digits` first" in capsys.readouterr().err
-    certify.run(recipe(), tmp_path, None, told, device="cpu")
+    assert "holds no records to report; run `holdfast run arml-digits` first" in capsys.readouterr().err
+    certify(recipe(), tmp_path)
     page, fits = (tmp_path / "report.html").read_bytes(), Scaled.fits
     (tmp_path / "report.html").unlink()
     with pytest.raises(SystemExit) as end:
@@ -258,8 +270,9 @@ def test_recipes_that_certify_are_listed_and_shown(
 @pytest.mark.parametrize("name", [name for name in source.names() if name.startswith("arml-")])
 def test_every_recipe_that_comes_along_reads_with_the_real_learners(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    found = certificate.load(name)
+    found = schema.load(name)
     assert set(found.metrics) == {"Euclidean", "NCA", "LMNN", "ITML", "ARML"}
+    assert found.certify is not None
     assert found.certify.k == (1, 11)
     assert len(found.seeds) >= 3
 

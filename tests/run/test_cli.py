@@ -185,7 +185,7 @@ def test_ctrl_c(call: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        place = "run.study.load_data" if when == "loading" else "training.train.build_optimizer"
+        place = "run.session.load_for" if when == "loading" else "training.loop.build_optimizer"
         patch.setattr(f"holdfast.{place}", stop)
         done = call("train", tiny, "--out", tmp_path / "out")
     assert done.code == 130
@@ -218,7 +218,7 @@ def test_a_loss_that_is_no_number(call: Any, tiny: Path, tmp_path: Path) -> None
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on(
     call: Any, tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch, place: str, nth: int
 ) -> None:
-    monkeypatch.setattr("holdfast.run.study.load_data", lambda *_: digits)
+    monkeypatch.setattr("holdfast.run.session.load_for", lambda *_: digits)
     args = ["train", tiny, "--method", "plain", "--seed", "0", "--set", "train.epochs=1", "--out"]
     calls, original = iter(range(1, 1000)), getattr(os, place)
 

@@ -16,10 +16,11 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from holdfast.data import DataSet
-from holdfast.evaluation import evaluate as evaluation
+from holdfast.evaluation.imported import Own, identity
+from holdfast.evaluation.measurements import Attacked
 from holdfast.recipes import kinds
 from holdfast.records.records import Records
-from holdfast.run import own
+from holdfast.run import own_recipe
 from tiny_study import toy
 
 NETS = """
@@ -126,8 +127,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 EPS = 0.17
+MODEL = Path("nets-build") / "seed-0"  # where the results of the model are under the folder for results
 BASIC = {"--model": "nets:build", "--weights": "w.pt", "--data": "npz:toy.npz", "--threat": f"linf:{EPS}"}
 BASIC |= {"--out": "out"}
+
+
+def stored(out: Path) -> Records:
+    """The records of the one model under a folder for results."""
+    (folder,) = out.glob("*/*/records")
+    return Records.load(folder)
 
 
 def args(**change: str | None) -> list[str]:
@@ -149,14 +157,14 @@ def held_by_hand(eps: float) -> np.ndarray[Any, Any]:
 def test_the_worst_case_is_the_closed_form(here: Path, call: Any) -> None:
     done = call(*args())
     assert done.code == 0, done.err
-    records = Records.load(here / "out" / "records")
+    records = stored(here / "out")
     test = toy(90).train
     assert records.columns["index"].tolist() == list(range(len(test)))
     assert records.columns["y"].tolist() == test.y.tolist()
     held = held_by_hand(EPS)
     assert 10 < held.sum() < len(test) - 10  # else the comparison shows little
     assert records.held(EPS, "linf").tolist() == held.tolist()
-    assert list(records.attacks) == list(own.ATTACKS)
+    assert list(records.attacks) == list(own_recipe.ATTACKS)
     share = 100 * held.mean()
     assert f"nets:build holds {share:.1f} %" in done.out
     assert "| nets:build " in done.out
@@ -178,7 +186,7 @@ def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, m
     change = {"model": "half:build", "weights": weights, "data": "digits", "threat": "linf:0.2", "samples": "60"}
     done = call(*args(**change, attack="pgd:steps=3"), "--attack", "cw_linf:steps=2")
     assert done.code == 0, done.err
-    ours, recipe = Records.load(here / "out" / "records"), Records.load(folder / "records")
+    ours, recipe = stored(here / "out"), Records.load(folder / "records")
     for mine, theirs in (("pgd:steps=3", "PGD-3"), ("cw_linf:steps=2", "C&W")):
         for kind in ("fooled", "label"):
             assert ours.columns[f"{kind}:linf:{mine}"].tolist() == recipe.columns[f"{kind}:linf:{theirs}"].tolist()
@@ -199,7 +207,7 @@ def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, m
 def test_every_way_to_name_a_model_and_its_weights(here: Path, call: Any, change: dict[str, Any]) -> None:
     done = call(*args(**change, samples="20", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
     assert done.code == 0, done.err
-    records = Records.load(here / "out" / "records")
+    records = stored(here / "out")
     which = torch.arange(20) * 72 // 20  # spread over the set
     assert records.columns["index"].tolist() == which.tolist()
     assert records.held(EPS, "linf").tolist() == held_by_hand(EPS)[which].tolist()
@@ -207,20 +215,20 @@ def test_every_way_to_name_a_model_and_its_weights(here: Path, call: Any, change
 
 def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
     assert call(*args(attack="pgd:steps=4,step=1/50", samples="10", seed="7", mean="1/2", std="0.25")).code == 0
-    facts = Records.load(here / "out" / "records").facts
+    facts = stored(here / "out").facts
     assert facts["model"] == "nets:build"
     assert facts["seed"] == 7
     assert facts["weights"]["kept"] == "w.pt"
     assert facts["identity"]["weights"] == facts["weights"]["digest"]
-    assert facts["identity"] == json.loads((here / "out" / "model.json").read_text())
-    assert facts["recipe"]["model"]["mean"] == [0.5]
+    assert facts["identity"] == json.loads((here / "out" / "nets-build" / "seed-7" / "model.json").read_text())
+    assert facts["recipe"]["models"]["nets:build"]["mean"] == [0.5]
     assert facts["attacks"]["pgd:steps=4,step=1/50"]["settings"]["step"] == 0.02
     assert facts["data"]["name"] == "npz:toy.npz"
     assert facts["versions"]["torch"] == torch.__version__
 
 
 def test_an_attack_with_another_inside() -> None:
-    plan = own.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
+    plan = own_recipe.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
     inside = plan.attacks["feature_norm"].attack  # type: ignore[attr-defined]
     assert (kinds.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
@@ -229,35 +237,35 @@ def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:
     # the logits are linear in the row, so a shift and a scale of all pixels leave every decision as it is
     attack = "pgd:steps=20,restarts=3,loss=logit_difference"
     assert call(*args(mean="0.3", std="1/4", attack=attack)).code == 0
-    assert Records.load(here / "out" / "records").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
+    assert stored(here / "out").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
     assert call(*args(mean="0.3", std="1/4", out="plain", attack="noise")).code == 0
-    first, second = (json.loads((here / out / "model.json").read_text()) for out in ("out", "plain"))
+    first, second = (json.loads((here / out / MODEL / "model.json").read_text()) for out in ("out", "plain"))
     assert first == second
     assert call(*args(out="bare", attack="noise")).code == 0
-    assert json.loads((here / "bare" / "model.json").read_text())["weights"] != first["weights"]
+    assert json.loads((here / "bare" / MODEL / "model.json").read_text())["weights"] != first["weights"]
 
 
 def test_what_is_done_is_not_done_again(here: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     command = args(attack="pgd:steps=3")
-    monkeypatch.setattr(own, "EvaluatePlan", partial(own.EvaluatePlan, shard=30))
+    monkeypatch.setattr(own_recipe, "EvaluatePlan", partial(own_recipe.EvaluatePlan, shard=30))
     ran: list[tuple[str, int]] = []
-    real = evaluation._Bench._attack
+    real = Attacked.measure
 
-    def counted(self: Any, trial: Any, number: int, *rest: Any) -> Any:
+    def counted(self: Any, subject: Any, shard: Any, *rest: Any) -> Any:
         if len(ran) == 2:
             raise KeyboardInterrupt
-        ran.append((trial.name, number))
-        return real(self, trial, number, *rest)
+        ran.append((self.name, shard.number))
+        return real(self, subject, shard, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation._Bench, "_attack", counted)
+        patch.setattr(Attacked, "measure", counted)
         assert call(*command).code == 130
         assert ran == [("pgd:steps=3", 0), ("pgd:steps=3", 1)]
         ran.clear()
         assert call(*command).code == 0
         assert ran == [("pgd:steps=3", 2)]  # the one that was missing
     assert call(*args(attack="pgd:steps=3", out="whole")).code == 0
-    resumed, whole = (Records.load(here / out / "records") for out in ("out", "whole"))
+    resumed, whole = (stored(here / out) for out in ("out", "whole"))
     assert {k: v.tolist() for k, v in resumed.columns.items()} == {k: v.tolist() for k, v in whole.columns.items()}
 
 
@@ -272,31 +280,34 @@ def refused(done: SimpleNamespace, code: int = 2) -> str:
 def test_another_model_is_never_mixed_in(here: Path, call: Any) -> None:
     command = args(attack="fgsm")
     assert call(*command).code == 0
-    before = Records.load(here / "out" / "records").facts
+    before = stored(here / "out").facts
     save_file({"scale": torch.tensor([1.0, 1.0, 1.5])}, here / "other.safetensors")
     said = refused(call(*args(attack="fgsm", weights="other.safetensors")))
-    assert said == "out holds results of another model (other weights); choose another --out or remove it"
+    assert (
+        said
+        == "out/nets-build/seed-0 holds results of another model (other weights); choose another --out or remove it"
+    )
     said = refused(call(*args(attack="fgsm", model="nets:Bright")))
-    assert "(other name)" in said
+    assert "out holds something else than results of --model nets:Bright" in said
     (here / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
     sys.modules.pop("nets")
     assert "(other code)" in refused(call(*command))
-    assert Records.load(here / "out" / "records").facts == before
+    assert stored(here / "out").facts == before
 
 
 def test_parts_of_another_model_are_not_recalled(here: Path, call: Any) -> None:
     assert call(*args(attack="fgsm")).code == 0
-    parts = set((here / "out" / "parts").glob("*.npz"))
-    (here / "out" / "model.json").unlink()
+    parts = set((here / "out" / MODEL / "parts").glob("*.npz"))
+    (here / "out" / MODEL / "model.json").unlink()
     (here / "nets.py").write_text(NETS.replace("sum(2) * self.scale", "sum(2) * self.scale.flip(0) ** 2"))
     sys.modules.pop("nets")
-    (here / "again").mkdir()
-    (here / "out" / "parts").rename(here / "again" / "parts")  # as if the folder were shared
-    (here / "again" / "model.json").write_text("{}")
+    (here / "again" / MODEL).mkdir(parents=True)
+    (here / "out" / MODEL / "parts").rename(here / "again" / MODEL / "parts")  # as if the folder were shared
+    (here / "again" / MODEL / "model.json").write_text("{}")
     assert "holds results of another model" in refused(call(*args(attack="fgsm", out="again")))
-    (here / "again" / "model.json").write_text(json.dumps(own.identity("nets:build", built())))
+    (here / "again" / MODEL / "model.json").write_text(json.dumps(identity("nets:build", built())))
     assert call(*args(attack="fgsm", out="again")).code == 0
-    assert len(set((here / "again" / "parts").glob("*.npz"))) == 2 * len(parts)
+    assert len(set((here / "again" / MODEL / "parts").glob("*.npz"))) == 2 * len(parts)
 
 
 def built() -> Any:
@@ -304,7 +315,7 @@ def built() -> Any:
 
     model = import_module("nets").build()
     model.load_state_dict({"scale": torch.ones(3)})
-    return own.Own(model)
+    return Own(model)
 
 
 def test_a_folder_of_something_else_is_left_alone(here: Path, call: Any, study: SimpleNamespace) -> None:
@@ -381,7 +392,7 @@ def test_bad_input_is_one_sentence(here: Path, call: Any, name: str) -> None:
     change, message = BAD[name]
     said = refused(call(*args(**change)))
     assert re.search(message, said), said
-    assert not (here / "out" / "records").exists()
+    assert not (here / "out" / MODEL / "records").exists()
 
 
 @pytest.mark.parametrize("text", ["0", "a", "224:256", "1:2:3", "-4", "", "999999"])
@@ -453,7 +464,7 @@ def libraries(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_models_of_libraries(libraries: Path, here: Path, call: Any, library: str) -> None:
     done = call(*args(model=f"{library}:bright", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
     assert done.code == 0, done.err
-    assert Records.load(here / "out" / "records").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
+    assert stored(here / "out").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
     said = refused(call(*args(model=f"{library}:dark")))
     assert re.match(rf"building {library}:dark raised (RuntimeError|ValueError): Unknown model", said)
 
@@ -490,7 +501,7 @@ def test_image_folders(here: Path, call: Any, layout: str) -> None:
             (here / "photos" / "train" / name).mkdir()
     done = call(*args(data="imagefolder:photos", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
     assert done.code == 0, done.err
-    records = Records.load(here / "out" / "records")
+    records = stored(here / "out")
     assert records.columns["y"].tolist() == sorted(records.columns["y"].tolist())  # by class, as folders are read
     assert len(records) == 72
     assert abs(int(records.held(EPS, "linf").sum()) - int(held_by_hand(EPS).sum())) <= 2  # pixels were rounded
@@ -502,7 +513,7 @@ def test_images_are_scaled_when_asked(here: Path, call: Any) -> None:
     assert "the model has 2 outputs but image-folder:photos has 3 classes" in said
     done = call(*args(data="imagefolder:photos", size="4", attack="noise", samples="30"))
     assert done.code == 0, done.err
-    records = Records.load(here / "out" / "records")
+    records = stored(here / "out")
     assert len(records) == 30
     assert records.right.mean() > 0.9
 
@@ -520,6 +531,6 @@ def test_tensors_that_are_not_saved_count_too() -> None:
     second.load_state_dict(first.state_dict())
     for net, shift in ((first, 0.0), (second, 1.0)):
         net.register_buffer("shift", torch.full((2,), shift), persistent=False)
-    assert own.identity("a:b", first)["weights"] != own.identity("a:b", second)["weights"]
+    assert identity("a:b", first)["weights"] != identity("a:b", second)["weights"]
     second.shift.zero_()
-    assert own.identity("a:b", first) == own.identity("a:b", second)
+    assert identity("a:b", first) == identity("a:b", second)

@@ -1,6 +1,5 @@
 """A whole study: trained, attacked and reported once, and never twice."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +10,16 @@ import torch
 
 from holdfast.data import DataSet, Split
 from holdfast.recipes import schema
-from holdfast.recipes.schema import EvaluatePlan, Recipe
+from holdfast.recipes.schema import Recipe
 from holdfast.records import snapshot
+from holdfast.records.provenance import commit, versions
 from holdfast.records.records import Records
-from holdfast.run import study
-from holdfast.run.study import Workshop, commit, finished, report, study_of, versions
-from tiny_study import same, table
+from holdfast.run import session
+from holdfast.run.report import write_report
+from holdfast.run.session import Session
+from holdfast.run.study import Row, evaluate, report_on, rows, study_of
+from holdfast.run.trained import Trained
+from tiny_study import TINY, same, table
 
 MODELS = [("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)]
 WEIGHTS = ("best.safetensors", "last.safetensors")
@@ -27,9 +30,23 @@ def recipe(tiny: Path) -> Recipe:
     return schema.load(str(tiny))
 
 
-def shop(recipe: Recipe, out: Path, told: list[Any] | None = None) -> Workshop:
-    heard: list[Any] = [] if told is None else told
-    return Workshop.open(recipe, out, None, "cpu", lambda *words: heard.append(words))
+def opened(recipe: Recipe, out: Path, progress: list[Any] | None = None) -> Session:
+    reported: list[Any] = [] if progress is None else progress
+    return Session.open(recipe, out, None, "cpu", lambda *words: reported.append(words))
+
+
+def models(recipe: Recipe, out: Path) -> Trained:
+    return Trained(opened(recipe, out))
+
+
+def evaluated(recipe: Recipe, out: Path, method: str, seed: int) -> Records:
+    evaluate(opened(recipe, out), rows(recipe, name=method, seed=seed))
+    return Records.load(out / method / f"seed-{seed}" / "records")
+
+
+def report(recipe: Recipe, out: Path) -> Path:
+    write_report(recipe, out, [], None, table=False)
+    return out / "report.html"
 
 
 def times(out: Path, *patterns: str) -> dict[Path, int]:
@@ -48,6 +65,7 @@ def test_everything_is_there(finished: Path) -> None:
             "metrics.jsonl",
             "trained.json",
             "job.json",
+            "choices.json",
             "records",
             "parts",
         }
@@ -93,7 +111,7 @@ def test_the_report_needs_no_models(study: SimpleNamespace, call: Any) -> None:
 
 def test_the_report_shows_what_is_finished(study: SimpleNamespace, recipe: Recipe) -> None:
     shutil.rmtree(study.out / "TLA" / "seed-1" / "records")
-    assert [(run.name, run.seed) for run in finished(recipe, study.out)] == MODELS[:3]
+    assert [(run.name, run.seed) for run in report_on(recipe, study.out)] == MODELS[:3]
     shutil.rmtree(study.out)
     with pytest.raises(FileNotFoundError, match="holds no records to report; run `holdfast run tiny` first"):
         report(recipe, study.out)
@@ -107,7 +125,7 @@ def test_half_records_are_no_records(study: SimpleNamespace, recipe: Recipe) -> 
 
 
 def test_transfer_crafts_on_the_other_seed(study: SimpleNamespace, recipe: Recipe) -> None:
-    here = shop(recipe, study.out)
+    here = models(recipe, study.out)
     for method, seed in MODELS:
         attack, settings = here.attack("transfer", method, seed)
         source = snapshot.read(study.out / method / f"seed-{1 - seed}" / "best.safetensors")[0]
@@ -118,14 +136,14 @@ def test_transfer_crafts_on_the_other_seed(study: SimpleNamespace, recipe: Recip
 
 def test_transfer_from_a_named_method(study: SimpleNamespace, recipe: Recipe, tiny: Path) -> None:
     other = schema.load(str(tiny), ["attacks.transfer.source=plain"])
-    attack, _ = shop(other, study.out).attack("transfer", "TLA", 0)
+    attack, _ = models(other, study.out).attack("transfer", "TLA", 0)
     source = snapshot.read(study.out / "plain" / "seed-1" / "best.safetensors")[0]
     assert same(attack.source.state_dict(), source)  # type: ignore[attr-defined]
 
 
 def test_best_or_last_weights(study: SimpleNamespace, tiny: Path) -> None:
     for kept in ("best", "last"):
-        here = shop(schema.load(str(tiny), [f"evaluate.weights={kept}"]), study.out)
+        here = models(schema.load(str(tiny), [f"evaluate.weights={kept}"]), study.out)
         model, digest = here.model("TLA", 1)
         weights = snapshot.read(study.out / "TLA" / "seed-1" / f"{kept}.safetensors")[0]
         assert same(model.state_dict(), weights)
@@ -135,10 +153,10 @@ def test_best_or_last_weights(study: SimpleNamespace, tiny: Path) -> None:
 def test_weights_of_other_settings_or_unfinished_ones_are_not_evaluated(study: SimpleNamespace, tiny: Path) -> None:
     other = schema.load(str(tiny), ["train.optimizer.lr=0.06"])
     with pytest.raises(ValueError, match="holds a model of other settings"):
-        shop(other, study.out).evaluate("plain", 0)
+        evaluated(other, study.out, "plain", 0)
     (study.out / "plain" / "seed-0" / "trained.json").unlink()
     with pytest.raises(FileNotFoundError, match="holds no finished model; train plain with seed 0 first"):
-        shop(schema.load(str(tiny)), study.out).evaluate("plain", 0)
+        evaluated(schema.load(str(tiny)), study.out, "plain", 0)
 
 
 def test_weights_that_training_did_not_write_are_not_evaluated(study: SimpleNamespace, recipe: Recipe) -> None:
@@ -146,7 +164,7 @@ def test_weights_that_training_did_not_write_are_not_evaluated(study: SimpleName
         study.out / "plain" / "seed-1" / "best.safetensors", study.out / "plain" / "seed-0" / "best.safetensors"
     )
     with pytest.raises(ValueError, match=r"seed-0/best\.safetensors is not what training wrote there; remove"):
-        shop(recipe, study.out).evaluate("plain", 0)
+        evaluated(recipe, study.out, "plain", 0)
 
 
 @pytest.mark.parametrize(
@@ -170,26 +188,25 @@ def test_records_of_other_settings_are_not_reported_under_this_recipe(
         assert report(other, study.out).is_file()
 
 
-def test_one_method_and_one_seed(recipe: Recipe, tmp_path: Path) -> None:
-    here = shop(recipe, tmp_path)
-    assert here.chosen(None, None) == MODELS
-    assert here.chosen("TLA", None) == MODELS[2:]
-    assert here.chosen(None, 1) == [MODELS[1], MODELS[3]]
+def test_one_method_and_one_seed(recipe: Recipe) -> None:
+    every = [Row("methods", *model) for model in MODELS]
+    assert rows(recipe) == every
+    assert rows(recipe, name="TLA") == every[2:]
+    assert rows(recipe, seed=1) == [every[1], every[3]]
     with pytest.raises(ValueError, match="unknown method 'TAL'; did you mean 'TLA'"):
-        here.chosen("TAL", None)
+        rows(recipe, name="TAL")
     with pytest.raises(ValueError, match=r"seed 7 is not in the recipe \(0, 1\); add it with --set 'seeds="):
-        here.chosen(None, 7)
+        rows(recipe, seed=7)
 
 
 def test_fine_tuning_from_a_method_of_the_study_trains_that_first(
     tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "load_data", lambda *_: digits)
+    monkeypatch.setattr(session, "load_for", lambda *_: digits)
     still = ["methods.TLA.train.optimizer={name='sgd', lr=0.0}", "methods.TLA.train.init_from=plain", "train.epochs=1"]
-    told: list[Any] = []
-    here = shop(schema.load(str(tiny), still), tmp_path, told)
-    here.train("TLA", 1)
-    assert list(dict.fromkeys(words for words, *_ in told)) == ["train plain, seed 1", "train TLA, seed 1"]
+    progress: list[Any] = []
+    Trained(opened(schema.load(str(tiny), still), tmp_path, progress)).prepare("TLA", 1)
+    assert list(dict.fromkeys(words for words, *_ in progress)) == ["train plain, seed 1", "train TLA, seed 1"]
     assert sorted(p.name for p in tmp_path.glob("*/seed-*")) == ["seed-1", "seed-1"]
     start, tuned = (snapshot.read(tmp_path / name / "seed-1" / "best.safetensors")[0] for name in ("plain", "TLA"))
     parameters = [name for name in start if name.endswith((".weight", ".bias"))]
@@ -206,9 +223,8 @@ def test_open_boxes_and_odd_titles_can_be_recorded(tmp_path: Path, digits: DataS
         evaluate={"samples": 5},
     )
     recipe = schema.read(given)
-    here = shop(recipe, tmp_path)
-    here.train("plain", 0)
-    records = here.evaluate("plain", 0)
+    models(recipe, tmp_path).prepare("plain", 0)
+    records = evaluated(recipe, tmp_path, "plain", 0)
     assert records.facts["attacks"]["cw"]["settings"]["kappa"] == "inf"
     assert records.facts["recipe"]["threat"]["low"] == "-inf"
     assert records.facts["recipe"]["title"] == "Infinity, NaN"
@@ -223,16 +239,53 @@ def test_versions_and_commit() -> None:
 
 
 def test_a_study_says_its_threat_and_its_resolved_recipe(study: SimpleNamespace, recipe: Recipe) -> None:
-    page = study_of(recipe, finished(recipe, study.out))
+    page = study_of(recipe, study.out)
     assert (page.norm, page.eps, page.title) == ("linf", 0.2, "tiny <study>")
     assert "lambda1 = 0.5" in page.recipe  # a default, written out
-    assert json.dumps(dict(page.versions))
+    assert page.code == page.runs[0].records.facts["made"][-1]["code"]
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(None, range(10)), (3, [0, 3, 6]), (10, range(10)), (99, range(10))])
 def test_samples_are_spread_over_the_test_set(wanted: int | None, found: list[int]) -> None:
     test = Split(torch.zeros(10, 1), torch.zeros(10, dtype=torch.int64), torch.arange(10))
-    place = SimpleNamespace(
-        data=SimpleNamespace(test=test), recipe=SimpleNamespace(evaluate=EvaluatePlan(samples=wanted))
+    assert Session.samples(SimpleNamespace(data=SimpleNamespace(test=test)), wanted).index.tolist() == list(found)
+
+
+def test_one_study_trains_attacks_and_certifies_and_judges_the_users_own_network(
+    tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mixed_nets.py").write_text(
+        "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     )
-    assert Workshop.samples(place).index.tolist() == list(found)
+    (tmp_path / "mixed.toml").write_text(
+        TINY.replace("[attacks.transfer]\nattack = { steps = 2 }\n", "").replace("[methods.plain]", MIXED)
+    )
+    done = call("run", "mixed.toml", "--out", "out")
+    assert done.code == 0, done.err
+    for name in ("| TLA ", "| linear ", "| Euclidean "):
+        assert name in done.out
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "linear" in page
+    assert "Euclidean" in page
+    certified = Records.load(tmp_path / "out" / "Euclidean" / "k-1" / "seed-0" / "records")
+    assert {"radius:l2:neighbors", "upper:l2:neighbors"} <= set(certified.columns)
+    assert not certified.attacks
+    assert len(Records.load(tmp_path / "out" / "linear" / "seed-0" / "records")) == 60
+
+
+MIXED = """
+[models.linear]
+module = "mixed_nets:build"
+[metrics.Euclidean]
+learner = "euclidean"
+[certify]
+samples = 5
+radii = [0.1]
+[methods.plain]"""
+
+
+def test_two_classifiers_of_one_name_are_refused() -> None:
+    given = table(models={"Plain": {"module": "nets:build"}})
+    with pytest.raises(ValueError, match="two tables of methods, models and metrics have the name 'plain'; rename one"):
+        schema.read(given)

@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.data import DataSet, Split
 from holdfast.recipes import schema, toml
-from holdfast.recipes.space import Axis, Choice, Range, Sampler
+from holdfast.recipes.sweep import Axis, Choice, Range, Sampler
 from holdfast.records import snapshot
 from holdfast.report.sweep import Sweep
-from holdfast.run import study, sweep, trials
-from holdfast.run.study import Workshop
+from holdfast.run import session, sweep, trials
+from holdfast.run.session import Session
 from tiny_study import TINY, bits, die, ended, in_child, one_sentence, start
 
 LR = "train.optimizer.lr=1e-3..1e-1:log"
@@ -36,8 +36,8 @@ def quiet(what: str, done: int, total: int, words: str) -> None:
 
 
 def swept(recipe: Path, out: Path, *over: str, **asked: Any) -> Sweep:
-    plan = sweep.plan(str(recipe), over=over or (LR,), **{"method": "plain", "trials": 3} | asked)
-    return sweep.run(plan, Workshop.open(plan.recipe, out, None, "cpu", quiet))
+    plan = sweep.read(str(recipe), over=over or (LR,), **{"method": "plain", "trials": 3} | asked)
+    return sweep.run(plan, Session.open(plan.recipe, out, None, "cpu", quiet))
 
 
 def told(found: Sweep) -> list[Any]:
@@ -85,7 +85,7 @@ def test_no_test_sample_is_used(recipe: Path, tmp_path: Path, digits: DataSet, m
     other = Untouchable(1 - digits.test.x, digits.test.y.flip(0), digits.test.index)
     with pytest.raises(AssertionError, match="read the test set"):
         other.spread(3)
-    monkeypatch.setattr(study, "load_data", lambda plan, folder: replace(digits, test=other))
+    monkeypatch.setattr(session, "load_for", lambda plan, folder: replace(digits, test=other))
     assert told(swept(recipe, tmp_path / "other")) == told(plain)
 
 
@@ -245,7 +245,7 @@ train.batch = "50..100"
 model.width = [4, 8]
 """
     )
-    found = sweep.plan(str(recipe))
+    found = sweep.read(str(recipe))
     assert (found.method, found.trials, found.sampler, found.sampler_seed, found.seed) == ("TLA", 7, "random", 5, 0)
     assert found.space == {
         "methods.TLA.margin": Range(0.01, 0.5, log=True),
@@ -256,10 +256,10 @@ model.width = [4, 8]
     shown = tmp_path / "shown.toml"
     shown.write_text(toml.dumps(schema.load(str(recipe)).table()))
     assert schema.load(str(shown)).sweep == schema.load(str(recipe)).sweep
-    asked = sweep.plan(str(recipe), over=[LR], method="plain", trials=2, sampler="tpe", seed=1)
+    asked = sweep.read(str(recipe), over=[LR], method="plain", trials=2, sampler="tpe", seed=1)
     assert (asked.method, asked.trials, asked.sampler, asked.seed) == ("plain", 2, "tpe", 1)
     assert list(asked.space) == ["train.optimizer.lr"]
-    assert sweep.plan(str(recipe), ["sweep.seed=9"]).sampler_seed == 9
+    assert sweep.read(str(recipe), ["sweep.seed=9"]).sampler_seed == 9
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from holdfast.recipes.model import HeadPlan
 from holdfast.recipes.schema import ModelPlan, TrainPlan
 from holdfast.recipes.train import EMAPlan, SWAPlan
 from holdfast.records import snapshot
-from holdfast.training import train as loop
+from holdfast.training import checkpoint, loop
 from holdfast.training.batches import Batches
-from holdfast.training.train import Job, train
+from holdfast.training.job import Job
+from holdfast.training.loop import train
 from tiny_study import FABRIC, bits, run_job, same, toy_job
 
 SWA = {"epochs": 4, "swa": SWAPlan(start=0.5), "augment": Augment(flip=Flip())}  # the mean of epochs 3 and 4
@@ -32,12 +33,13 @@ def weights(folder: Path, name: str) -> dict[str, Tensor]:
 def after_every_step(job: Job, data: DataSet) -> list[dict[str, Tensor]]:
     """What the network's state was after each step."""
     stored: list[dict[str, Tensor]] = []
-    train(
-        job,
-        data,
-        FABRIC,
-        lambda *_: stored.append(snapshot.under("model", weights(job.folder, "checkpoint"))),
-    )
+
+    def tick(*_: object) -> None:
+        stored.append(checkpoint.under("model", weights(job.folder, "checkpoint")))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "SAVE_EVERY", 1)
+        train(job, data, FABRIC, tick)
     return stored
 
 
@@ -66,7 +68,7 @@ def validated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
 def test_ema_is_a_plain_loop_over_all_weights_and_statistics(
     tmp_path: Path, toys: DataSet, validated: list[dict[str, Tensor]], decay: float
 ) -> None:
-    stored = after_every_step(toy_job(tmp_path / "plain", save_every=1), toys)
+    stored = after_every_step(toy_job(tmp_path / "plain"), toys)
     validated.clear()
     job = run_job(toy_job(tmp_path / "ema", ema=EMAPlan(decay=decay)), toys)
     floats = [name for name, value in stored[0].items() if value.is_floating_point()]
@@ -86,7 +88,7 @@ def test_ema_is_a_plain_loop_over_all_weights_and_statistics(
 def test_swa_is_the_mean_over_the_last_epochs(
     tmp_path: Path, toys: DataSet, validated: list[dict[str, Tensor]]
 ) -> None:
-    plain = after_every_step(toy_job(tmp_path / "plain", save_every=1, **SWA | {"swa": None}), toys)
+    plain = after_every_step(toy_job(tmp_path / "plain", **SWA | {"swa": None}), toys)
     validated.clear()
     job = run_job(toy_job(tmp_path / "swa", **SWA), toys)
     ends = [learned(state) for state in plain[2::3]]
@@ -131,9 +133,7 @@ def test_statistics_leave_the_mean_as_it_is(tmp_path: Path, toys: DataSet) -> No
     """A head that projects its weights in every training pass would change them while statistics are gathered."""
     head = HeadPlan(name="hypersphere", weight_norm="projected")
     model = ModelPlan(encoder="tiny", channels=1, width=4, head=head)
-    stored = after_every_step(
-        replace(toy_job(tmp_path / "plain", save_every=1, **SWA | {"swa": None}), model=model), toys
-    )
+    stored = after_every_step(replace(toy_job(tmp_path / "plain", **SWA | {"swa": None}), model=model), toys)
     job = run_job(replace(toy_job(tmp_path / "swa", **SWA), model=model), toys)
     mean = (stored[8]["head.weight"] + stored[11]["head.weight"]) / 2
     assert torch.allclose(weights(job.folder, "last")["head.weight"], mean, atol=1e-7)

@@ -28,8 +28,8 @@ from holdfast.recipes.schema import Recipe, read
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training.batches import Batches
+from holdfast.training.job import Job
 from holdfast.training.optimizer import build_optimizer
-from holdfast.training.train import Job
 from tiny_study import bits, run_job, table, toy, toy_job
 
 HE = {"head": {"name": "hypersphere", "scale": 10.0, "margin": 0.2}}

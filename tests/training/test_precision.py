@@ -17,7 +17,7 @@ from holdfast.recipes.schema import OptimizerPlan
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training.batches import Batches
-from holdfast.training.train import Job
+from holdfast.training.job import Job
 from tiny_study import at_method, bits, run_job, same, toy_job
 
 EDGE = 3.4e38  # finite in float32; bfloat16 rounds it to infinity

@@ -17,7 +17,8 @@ from holdfast.recipes import assemble
 from holdfast.recipes.schema import load
 from holdfast.records import snapshot
 from holdfast.rng import Rng
-from holdfast.run.study import Workshop
+from holdfast.run.session import Session
+from holdfast.run.trained import Trained
 from holdfast.training.rehearsal import rehearse
 from metric_learning_stub import install
 from tiny_study import FABRIC, TINY, at_method, one_sentence, run_job, toy_job
@@ -193,34 +194,34 @@ def test_a_method_to_start_from_is_tried_too(call: Any, tiny: Path, tmp_path: Pa
 
 
 @pytest.fixture
-def workshop(tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setattr("holdfast.run.study.load_data", lambda *_: digits)
+def models(tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setattr("holdfast.run.session.load_for", lambda *_: digits)
 
-    def opened(tell: Any, *changes: str) -> Workshop:
-        return Workshop.open(load(str(tiny), changes), tmp_path / "out", None, "cpu", tell)
+    def opened(progress: Any, *changes: str) -> Trained:
+        return Trained(Session.open(load(str(tiny), changes), tmp_path / "out", None, "cpu", progress))
 
     return opened
 
 
-def test_it_tells_what_it_tries_and_leaves_out_what_is_trained(workshop: Any) -> None:
+def test_it_tells_what_it_tries_and_leaves_out_what_is_trained(models: Any) -> None:
     told: list[tuple[Any, ...]] = []
-    shop = workshop(lambda *words: told.append(words), "train.epochs=1")
-    shop.rehearse(shop.chosen(None, None))
+    trained = models(lambda *words: told.append(words), "train.epochs=1")
+    trained.rehearse([("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)])
     assert told == [("try each method", i, 2, name) for i, name in enumerate(("plain", "TLA", ""))]
     for seed in (0, 1):
-        shop.train("plain", seed)
+        trained.prepare("plain", seed)
     told.clear()
-    shop.rehearse(shop.chosen("plain", None))
+    trained.rehearse([("plain", 0), ("plain", 1)])
     assert told == []
-    shop.rehearse(shop.chosen(None, 1))
+    trained.rehearse([("plain", 1), ("TLA", 1)])
     assert told == [("try each method", 0, 1, "TLA"), ("try each method", 1, 1, "")]
 
 
-def test_what_fails_on_the_way_names_its_method(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_on_the_way_names_its_method(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("out of something")
 
-    monkeypatch.setattr("holdfast.run.study.rehearse", broken)
-    shop = workshop(lambda *_: None)
+    monkeypatch.setattr("holdfast.run.trained.rehearse", broken)
+    trained = models(lambda *_: None)
     with pytest.raises(RuntimeError, match=r"^methods\.plain: out of something$"):
-        shop.rehearse(shop.chosen(None, None))
+        trained.rehearse([("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)])

@@ -29,8 +29,8 @@ from holdfast.recipes.schema import OptimizerPlan, SchedulePlan
 from holdfast.recipes.train import EMAPlan, SWAPlan
 from holdfast.records import snapshot
 from holdfast.rng import Rng
-from holdfast.run import cli, study
-from holdfast.training.train import Job
+from holdfast.run import cli, session
+from holdfast.training.job import Job
 from tiny_study import at_method, bits, die, ended, in_child, run_job, start, toy_job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
@@ -126,7 +126,7 @@ def test_dropout_was_on(tmp_path: Path, toys: DataSet, monkeypatch: pytest.Monke
     whole = bits(run_job(toy_job(tmp_path / "whole"), toys).folder)
     with pytest.raises(KeyboardInterrupt):
         run_job(toy_job(tmp_path / "parts"), toys, stop_at=4)
-    monkeypatch.setattr("holdfast.training.train.set_generators", lambda states: None)
+    monkeypatch.setattr("holdfast.training.loop.set_generators", lambda states: None)
     assert bits(run_job(toy_job(tmp_path / "parts"), toys).folder)["last.safetensors"] != whole["last.safetensors"]
 
 
@@ -191,12 +191,12 @@ def test_killed_at_20_random_moments(
     def command(folder: Path) -> Callable[[], None]:
         def run() -> None:
             sys.argv = ["holdfast", "train", str(tiny), "--out", str(folder), "--method", "TLA", "--seed", "1"]
-            sys.argv += ["--set", "train.batch=300", "--set", "train.save_every=2", "--set", "train.validate_samples=9"]
+            sys.argv += ["--set", "train.batch=300", "--set", "train.validate_samples=9"]
             cli.main()
 
         return run
 
-    monkeypatch.setattr(study, "load_data", lambda *_: digits)  # reading them takes as long as training does
+    monkeypatch.setattr(session, "load_for", lambda *_: digits)  # reading them takes as long as training does
     began = time.perf_counter()
     assert in_child(command(tmp_path / "whole")) == 0
     lasted = time.perf_counter() - began

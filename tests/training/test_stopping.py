@@ -9,8 +9,8 @@ import pytest
 from holdfast.data import DataSet
 from holdfast.recipes.train import SWAPlan
 from holdfast.records import snapshot
-from holdfast.training import train as loop
-from holdfast.training.train import train
+from holdfast.training import loop
+from holdfast.training.loop import train
 from tiny_study import FABRIC, bits, run_job, same, toy_job
 
 Tell = Callable[..., Iterator[tuple[float, float]]]

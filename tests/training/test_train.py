@@ -1,6 +1,7 @@
 """The training loop: what it minimises, what it keeps, what it refuses."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import cos, nan, pi
 from pathlib import Path
@@ -21,7 +22,7 @@ from holdfast.recipes.schema import ModelPlan, OptimizerPlan, SchedulePlan
 from holdfast.recipes.train import EMAPlan, SWAPlan
 from holdfast.records import snapshot
 from holdfast.rng import Rng
-from holdfast.training import train as loop
+from holdfast.training import loop
 from tiny_study import THREAT, at_method, bits, other, run_job, same, toy, toy_job
 
 SEEN: list[float] = []  # the loop works on a copy of its method, so what a spy sees must lie outside of it
@@ -162,18 +163,59 @@ def test_a_gradient_without_a_length_stops_before_the_weights_are_lost(tmp_path:
     assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
 
 
-def test_settings_that_came_later_are_not_named_where_they_change_nothing(tmp_path: Path, toys: DataSet) -> None:
-    """A folder of an older version goes on: its job.json has none of them."""
+def test_the_job_of_an_earlier_version_goes_on(tmp_path: Path, toys: DataSet) -> None:
+    """Its job.json lacks later options and has one that is gone; both mean the same as today's defaults."""
     job = run_job(toy_job(tmp_path / "a"), toys)
-    table = json.loads((job.folder / "job.json").read_text())["train"]
-    old = {"epochs", "batch", "optimizer", "schedule", "augment", "select", "init_from", "validate_samples"}
-    assert set(table) == old | {"save_every"}
-    assert set(table["schedule"]) == {"name", "at", "gamma"}
-    plans = {"clip_norm": 2.0, "schedule": SchedulePlan(warmup=0.4), "ema": EMAPlan(), "swa": SWAPlan(), "patience": 2}
-    plans |= {"precision": "bf16-mixed"}
-    for plan in ({name: value} for name, value in plans.items()):
+    path = job.folder / "job.json"
+    stored = json.loads(path.read_text())
+    for later in ("clip_norm", "ema", "swa", "patience", "precision"):
+        del stored["train"][later]
+    del stored["train"]["schedule"]["warmup"]
+    path.write_text(json.dumps(stored | {"train": stored["train"] | {"save_every": 500}}))
+    run_job(job, toys)
+    changes = {
+        "clip_norm": 2.0,
+        "schedule": SchedulePlan(warmup=0.4),
+        "ema": EMAPlan(),
+        "swa": SWAPlan(),
+        "patience": 2,
+    }
+    changes |= {"precision": "bf16-mixed"}
+    for change in ({name: value} for name, value in changes.items()):
         with pytest.raises(ValueError, match="other settings"):
-            run_job(other(job, **plan), toys)
+            run_job(other(job, **change), toys)
+    path.write_text(json.dumps(stored | {"method": {"name": "gone"}}))
+    with pytest.raises(ValueError, match="other settings"):
+        run_job(job, toys)
+
+
+def test_a_trained_model_names_all_versions_of_the_code_that_trained_it(
+    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = toy_job(tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job, toys, stop_at=5)
+    later = {"code": "later", "versions": {}, "commit": None}
+    monkeypatch.setattr(loop, "maker", lambda: later)
+    run_job(job, toys)
+    first, second = json.loads((job.folder / "trained.json").read_text())["made"]
+    assert first["versions"]["torch"] == torch.__version__
+    assert second == later
+
+
+def test_the_arithmetic_that_was_chosen_is_kept_for_the_whole_run(
+    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, seen = toy_job(tmp_path / "a"), []
+    monkeypatch.setattr("holdfast.evaluation.choose.chosen", lambda device: torch.bfloat16)
+    monkeypatch.setattr(loop, "crafting_arithmetic", lambda name: seen.append(name) or nullcontext())
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job, toys, stop_at=5)
+    monkeypatch.setattr("holdfast.evaluation.choose.chosen", lambda device: torch.float32)
+    run_job(job, toys)
+    assert seen == ["bfloat16", "bfloat16"]
+    run_job(toy_job(tmp_path / "b"), toys)
+    assert seen[2:] == ["float32"]
 
 
 def test_one_step_is_a_step_of_plain_torch(tmp_path: Path, toys: DataSet) -> None:
@@ -221,6 +263,7 @@ def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) ->
     passes = {"forwards": 9 * 8, "backwards": 9 * 8}
     kept = {name: snapshot.digest(weights(job.folder, name)) for name in ("best", "last")}
     assert trained.pop("weights") == kept
+    assert [maker["versions"]["torch"] for maker in trained.pop("made")] == [torch.__version__]
     assert trained == {"steps": 9, "epochs": 3, "ended": "epochs", "best": best, "best_epoch": first, **passes}
 
 

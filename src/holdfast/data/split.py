@@ -30,10 +30,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.y)
 
-    def batch(self, which: Tensor, device: str | torch.device = "cpu") -> Batch:
-        """The samples at these positions of the split, x as float32 in [0, 1]."""
+    def batch(self, which: Tensor, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Batch:
+        """The samples at these positions of the split, x in [0, 1] as ``dtype``."""
         x = self.x[which].to(device)  # moved before it grows from one byte to four
-        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        x = x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
         return Batch(x, self.y[which].to(device), self.index[which].to(device))
 
     def take(self, which: Tensor) -> Split:

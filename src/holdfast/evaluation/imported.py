@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.crafting.view import frozen
-from holdfast.data import EvaluationSet
+from holdfast.data import DataSet, EvaluationSet
 from holdfast.members import unknown
 from holdfast.models.layouts import LAYOUTS, published
 from holdfast.models.weights import load_into, read_state
@@ -53,7 +53,7 @@ def importable(folder: str) -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def build(name: str, weights: Path | None, data: EvaluationSet, seed: int) -> nn.Module:
+def build(name: str, weights: Path | None, data: DataSet | EvaluationSet, seed: int) -> nn.Module:
     """The model that ``name`` says, with the weights of a file; without a file they depend on the seed alone."""
     kind, colon, rest = name.partition(":")
     if not (kind and colon and rest):
@@ -79,7 +79,7 @@ def _published(name: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -
     return published(name, state, shape).float()
 
 
-def _of_library(kind: str, name: str, data: EvaluationSet) -> object:
+def _of_library(kind: str, name: str, data: DataSet | EvaluationSet) -> object:
     """A model of timm or torchvision, with as many outputs as the data have classes where these are known."""
     outputs = {} if data.classes is None else {"num_classes": len(data.classes)}
     absent = ImportError(f"--model {kind}:{name} needs {kind}, which is not installed; run: pip install {kind}")
@@ -135,7 +135,7 @@ def _raised(doing: str, error: BaseException) -> str:
 
 
 @torch.no_grad()
-def look(model: nn.Module, data: EvaluationSet, device: torch.device) -> None:
+def look(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
     """Refuse a model that cannot take the samples or whose outputs are not logits of their classes."""
     batch = data.test.batch(torch.arange(min(_LOOKED_AT, len(data.test))), device)
     try:
@@ -147,7 +147,7 @@ def look(model: nn.Module, data: EvaluationSet, device: torch.device) -> None:
         raise ValueError(f"the model {problem}")
 
 
-def _problems(logits: Tensor, data: EvaluationSet) -> Iterator[str]:
+def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
     outputs, top = logits.shape[1], int(data.test.y.max())
     if not logits.isfinite().all():
         yield "gives NaN or infinite outputs for clean samples; check its weights and its normalization"

@@ -1,13 +1,13 @@
-"""The independent judge: what an attack claims is never asked, everything is recomputed in float32."""
+"""The independent judge: it recomputes in float32 whether an adversarial example counts, whatever the attack claims."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Rows
+from holdfast.contracts import Attack, Rows, Watch
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
 from holdfast.geometry import Threat
@@ -18,7 +18,7 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """Per sample: did the returned point count and fool, how long is the change, what does the model say there."""
+    """Per sample: whether the point fools the model from inside the threat, its distance, and the predicted label."""
 
     fooled: Tensor
     distance: Tensor
@@ -40,7 +40,7 @@ def _decide(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _float32() -> Iterator[None]:
-    """Full float32 whatever the caller's settings: no autocast, no reduced-precision products."""
+    """Compute in full float32 whatever the caller's settings: no autocast, no reduced-precision products."""
     before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     convolutions = cudnn.allow_tf32  # on by default, and not governed by the precision of products
     torch.set_float32_matmul_precision("highest")
@@ -54,9 +54,9 @@ def _float32() -> Iterator[None]:
 
 
 def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat, rng: Rng) -> Verdict:
-    """Whether each point is inside the threat and fools the model; a point outside earns nothing.
+    """Whether each point is inside the threat and fools the model; a point outside counts as not fooled.
 
-    A randomised model is asked with fresh noise: ``rng`` must not be the one the attack was given.
+    A randomized model is evaluated with fresh noise: ``rng`` must not be the one that the attack was given.
     """
     if x_adv.shape != x.shape:
         raise ValueError(f"the attack returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
@@ -66,12 +66,29 @@ def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat,
     return Verdict(inside & (label != y), torch.where(inside, distance, torch.nan), label, inside)
 
 
+def attack_and_judge(
+    model: nn.Module,
+    attack: Attack,
+    x: Tensor,
+    rows: Rows,
+    *,
+    rng: Rng,
+    judge_rng: Rng,
+    watch: Watch | None = None,
+    change: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Verdict]:
+    """Adversarial examples and the verdict on them; ``change`` is applied to the examples before they are judged."""
+    x_adv = attack(model, x, rows, rng=rng, watch=watch)
+    if change is not None:
+        x_adv = change(x_adv)
+    return x_adv, judge(model, x, x_adv, rows.y, attack.threat, judge_rng)
+
+
 def accuracy(model: nn.Module, split: Split, attack: Attack, device: torch.device, rng: Rng) -> tuple[float, float]:
-    """Clean and robust accuracy on a split under one attack; what is misclassified clean is not attacked."""
+    """Clean and robust accuracy on a split under one attack; misclassified samples are not attacked."""
     batch = split.batch(torch.arange(len(split)), device)
     right = predict(model, batch.x, rng.fork("clean")) == batch.y
     x, rows = batch.x[right], Rows(batch.y[right], batch.index[right])
-    x_adv = attack(model, x, rows, rng=rng.fork("attack"))
-    fooled = judge(model, x, x_adv, rows.y, attack.threat, rng.fork("judge")).fooled
+    _, verdict = attack_and_judge(model, attack, x, rows, rng=rng.fork("attack"), judge_rng=rng.fork("judge"))
     n = len(split)
-    return int(right.sum()) / n, int((~fooled).sum()) / n
+    return int(right.sum()) / n, int((~verdict.fooled).sum()) / n

@@ -8,17 +8,24 @@ import torch
 from torch import nn
 
 from holdfast import data
-from holdfast.data import DataSet
+from holdfast.data import DataSet, EvaluationSet
 from holdfast.models.classifier import Classifier, Normalize, PerImage
 from holdfast.recipes import kinds
 from holdfast.recipes.model import ModelPlan
-from holdfast.recipes.schema import DataPlan
+from holdfast.recipes.schema import DataPlan, Recipe
 from holdfast.rng import Rng
 
 
 def load_data(plan: DataPlan, folder: Path | None) -> DataSet:
     """The data set of a recipe."""
     return data.load(plan.name, folder, valid=plan.valid, seed=plan.seed, verify=plan.verify)
+
+
+def load_for(recipe: Recipe, folder: Path | None) -> DataSet | EvaluationSet:
+    """The data that a recipe needs: test samples alone where nothing is trained or fitted."""
+    if recipe.methods or recipe.metrics:
+        return load_data(recipe.data, folder)
+    return data.load_test(recipe.data.name, folder, samples=recipe.evaluate.samples, size=recipe.data.size)
 
 
 def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
@@ -34,10 +41,12 @@ def build_model(plan: ModelPlan, shape: tuple[int, ...], classes: int, seed: int
             encoder = cast(nn.Module, cls(shape, **plan.options))
             model = Classifier(encoder, plan.head.make(cast(int, encoder.width), classes), _normalize(plan))
             with torch.no_grad():
-                model.eval()(torch.zeros(2, *shape))  # one pass: what does not fit is said here, not while training
+                model.eval()(torch.zeros(2, *shape))  # refuse here, not while training, what does not fit
         except (ValueError, RuntimeError) as error:
-            said = str(error).partition("\n")[0]
-            raise ValueError(f"model {plan.encoder!r} cannot be made for samples of shape {shape} ({said})") from error
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"model {plan.encoder!r} cannot be made for samples of shape {shape} ({reason})"
+            ) from error
     return model.train()
 
 

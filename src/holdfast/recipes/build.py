@@ -64,7 +64,7 @@ def convert(hint: Any, value: Any, where: str, given: Table) -> Any:
     if Attack in options:
         return build_attack(value, where, given.get("threat"))
     if Method in options:
-        return build_method(value, where, given["threat"], given["attack"])
+        return build_method(value, where, given.get("threat"), given.get("attack"))
     if Threat in options:
         return build_threat(value, where)
     if any(option == Loss for option in options):
@@ -127,13 +127,16 @@ def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
     return cast(Attack, build(cls, table, where, {} if threat is None else {"threat": threat}))
 
 
-def build_method(table: Table, where: str, threat: Threat, attack: Attack) -> Method:
+def build_method(table: Table, where: str, threat: Threat | None, attack: Attack | None) -> Method:
     """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
     table = section(table, where)
     cls = member("method", table.pop("name", where.rpartition(".")[2]), where)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a method may draw parameters of its own; a run started again must find the same
-        return cast(Method, build(cls, table, where, {"threat": threat, "attack": attack}))
+        given = {"threat": threat, "attack": attack}
+        return cast(
+            Method, build(cls, table, where, {name: value for name, value in given.items() if value is not None})
+        )
 
 
 def member(kind: str, name: Any, where: str) -> type:

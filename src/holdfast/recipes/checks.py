@@ -1,10 +1,13 @@
 """Checks of what stands at the top of a recipe: its name, its seeds, its threads, the names of methods and attacks."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
+_WRITTEN = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9 ._+@&:=,/\[\]{}-]*"
+)  # the command line names attacks by their settings, models by their module
 
 
 def folder_name(name: str) -> str:
@@ -33,17 +36,30 @@ def threads(value: int | None) -> int | None:
 
 
 def named(table: Any, where: str) -> dict[str, Any]:
-    """The entries of [methods] or [attacks]; one that is ``false`` is left out, so that a base or --set can do so."""
+    """The entries of a table such as [methods]; an entry that is ``false``, as --set may make it, is left out."""
     if isinstance(table, Mapping):
         table = {name: value for name, value in table.items() if value is not False}
     if not isinstance(table, Mapping) or not table:
         raise ValueError(f"{where} must be a table with at least one entry")
+    _check_names(table, where, _WRITTEN if where in ("attacks", "models") else _NAME)
+    return dict(table)
+
+
+def different_rows(*tables: Iterable[str]) -> None:
+    """Refuse one name in two tables of classifiers: it is the name of a row and of a folder."""
+    names = [name.casefold() for table in tables for name in table]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two tables of methods, models and metrics have the name {twice!r}; rename one")
+
+
+def _check_names(table: Mapping[str, Any], where: str, allowed: re.Pattern[str]) -> None:
+    """Refuse names that differ by case alone or hold characters that folders or columns cannot."""
     names = [name.casefold() for name in table]
     for name in table:
         if names.count(name.casefold()) > 1:
             raise ValueError(
                 f"{where} has {name!r} twice but for upper and lower case, which some disks cannot tell apart"
             )
-        if not _NAME.fullmatch(name):
+        if not allowed.fullmatch(name):
             raise ValueError(f"{where} has the name {name!r}; use letters, digits, spaces and . _ + @ & - only")
-    return dict(table)

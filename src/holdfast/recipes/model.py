@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, cast
 
 import torch
@@ -69,11 +70,30 @@ class ModelPlan:
         for name in ("width", "depth", "channels"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise ValueError(f"{name} is {size} but must be at least 1")
-        mean, std = self.mean or (), self.std or ()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
-            raise ValueError(
-                f"mean is {self.mean} and std {self.std} but both need one number per channel, std above 0"
-            )
+        check_normalization(self.mean or (), self.std or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModelPlan:
+    """A network of the user: where it is imported from, the file of its weights, and the normalization before it.
+
+    ``module`` is ``package.module:callable``, ``timm:NAME``, ``torchvision:NAME`` or ``layout:NAME``.
+    """
+
+    module: str
+    weights: str | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_normalization(self.mean, self.std)
+
+
+def check_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """Refuse means and deviations that do not fit together."""
+    finite = all(map(isfinite, (*mean, *std)))
+    if len(mean) != len(std) or not finite or not all(value > 0 for value in std):
+        raise ValueError(f"mean is {mean} and std {std} but both need one number per channel, std above 0")
 
 
 def read_model(value: Any, where: str) -> ModelPlan:

@@ -1,32 +1,32 @@
-"""A recipe: everything a study needs, as TOML validated into frozen dataclasses."""
+"""A recipe: everything a study needs, as TOML validated into frozen dataclasses.
+
+A recipe names data and what is measured on it. Every other table is optional: [methods] trains models, [models] names
+networks of the user, [metrics] learns metrics for nearest neighbors, [attacks] and [certify] measure them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, Literal, cast
 
-from torch import nn
-
-from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack, Method
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
 from holdfast.members import unknown
 from holdfast.recipes import checks, kinds, source
-from holdfast.recipes.build import (
-    Table,
-    build,
-    build_attack,
-    build_method,
-    build_threat,
-    member,
-    scalar,
-    section,
-    table_of,
+from holdfast.recipes.attack import (
+    TransferPlan,
+    crafting,
+    named_attack,
+    read_attack,
+    read_validation,
+    with_crafting,
 )
+from holdfast.recipes.build import Table, build, build_attack, build_method, build_threat, scalar, section, table_of
+from holdfast.recipes.certify import CertifyPlan, MetricPlan, read_metric
 from holdfast.recipes.model import ModelPlan as ModelPlan
-from holdfast.recipes.model import read_model
-from holdfast.recipes.space import SweepPlan
+from holdfast.recipes.model import OwnModelPlan, read_model
+from holdfast.recipes.sweep import SweepPlan
 from holdfast.recipes.train import OptimizerPlan as OptimizerPlan
 from holdfast.recipes.train import SchedulePlan as SchedulePlan
 from holdfast.recipes.train import TrainPlan as TrainPlan
@@ -38,8 +38,9 @@ class DataPlan:
 
     name: str
     valid: float | int = 0.1
-    seed: int = 0  # decides who is in validation; the same for every model of the study
+    seed: int = 0  # decides which samples are in validation; the same for every model of the study
     verify: bool = True  # refuse files whose checksum is not the published one
+    size: tuple[int, int] | None = None  # scale image files to the first and crop the second; for [models] alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +53,13 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferPlan:
-    """An attack crafted on another model of the study; ``"self"`` is the same method trained with another seed."""
-
-    attack: Attack
-    source: str = "self"
-
-    def __post_init__(self) -> None:
-        Transfer(
-            source=nn.Identity(), attack=self.attack
-        )  # refuses what it cannot use, here rather than after training
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluatePlan:
     """What the evaluation does: how many test samples (None: all), and where the accuracy-vs-eps curve is measured."""
 
     samples: int | None = None
     weights: Literal["best", "last"] = "best"
     seed: int = 0
-    shard: int = 1000  # samples between two saved parts
+    shard: int = 1000  # samples between two stored parts
     curve: str | None = None  # the attack that measures the curve
     eps: tuple[float, ...] = ()
     strip: str | None = None  # the attack whose images are shown
@@ -87,30 +75,36 @@ class EvaluatePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A study: one data set, one architecture, one threat, several methods and seeds, the attacks that judge them."""
+    """A study: one data set, the classifiers that are compared on it, and how they are attacked and certified.
+
+    Classifiers are models that ``methods`` train, the user's own ``models``, and nearest neighbors under ``metrics``.
+    """
 
     name: str
     title: str
     description: str
     seeds: tuple[int, ...]
     data: DataPlan
-    model: ModelPlan
-    threat: Threat
-    methods: Mapping[str, Entry]
-    validate: Attack
-    attacks: Mapping[str, Attack | TransferPlan]
-    evaluate: EvaluatePlan
+    model: ModelPlan | None = None
+    threat: Threat | None = None
+    methods: Mapping[str, Entry] = field(default_factory=dict)
+    models: Mapping[str, OwnModelPlan] = field(default_factory=dict)
+    metrics: Mapping[str, MetricPlan] = field(default_factory=dict)
+    validate: Attack | None = None
+    attacks: Mapping[str, Attack | TransferPlan] = field(default_factory=dict)
+    evaluate: EvaluatePlan = EvaluatePlan()
+    certify: CertifyPlan | None = None
     threads: int | None = None  # cores torch may use; small models are faster on one
-    arithmetic: Arithmetic = "auto"  # the numbers attacks compute with; judging is always float32
-    sweep: SweepPlan | None = None  # what `holdfast sweep` tries, where the recipe says so
+    arithmetic: Arithmetic = "auto"  # the precision attacks compute with; judging is always float32
+    sweep: SweepPlan | None = None  # what `holdfast sweep` tries, where the recipe has it
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks not written yet: they can be shown, not run
 
     def model_of(self, method: str) -> ModelPlan:
         """The model that a method trains."""
-        return self.methods[method].model or self.model
+        return cast(ModelPlan, self.methods[method].model or self.model)
 
     def table(self) -> dict[str, Any]:
-        """The resolved recipe, every default written out; :func:`read` takes it back."""
+        """The resolved recipe with every default, without tables it does not have; :func:`read` takes it back."""
         table = cast(dict[str, Any], table_of(self))
         for entry in table["methods"].values():
             method = entry.pop("method")
@@ -118,8 +112,9 @@ class Recipe:
         for name, attack in self.attacks.items():
             if isinstance(attack, TransferPlan):
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
+        table["metrics"] = {name: metric.table() for name, metric in self.metrics.items()}
         table["attacks"].update(table.pop("awaited"))
-        return table
+        return {key: value for key, value in table.items() if value != {}}
 
 
 def curve_name(attack: str, eps: float) -> str:
@@ -129,7 +124,7 @@ def curve_name(attack: str, eps: float) -> str:
 
 def names() -> list[str]:
     """The recipes that come with holdfast."""
-    return [name for name in source.names() if "certify" not in source.table(name)]
+    return source.names()
 
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:
@@ -139,21 +134,9 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 
 def read(table: Table, where: str = "recipe") -> Recipe:
     """A recipe from its table."""
-    if "certify" in table:
-        raise ValueError(f"{where} is a recipe for certificates; use `holdfast certify {where}`")
-    known = {"name", "title", "description", "seeds", "data", "model", "threat", "train", "craft"}
-    known |= {"methods", "validate", "attacks", "evaluate", "threads", "arithmetic", "sweep"}
-    for key in table:
-        if key not in known:
-            raise ValueError(unknown(f"key {key!r} in {where}", key, known))
-    for key in ("data", "model", "threat", "methods", "attacks"):
-        if key not in table:
-            raise ValueError(f"{where} needs a [{key}] section")
-    threat = build_threat(table["threat"], "threat")
-    given = {name: _attacking(name, value) for name, value in checks.named(table["attacks"], "attacks").items()}
-    awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
-    for name, attack in awaited.items():
-        build_threat(attack.get("threat", table["threat"]), f"attacks.{name}.threat")  # all that can be checked of it
+    _check_tables(table, where)
+    threat = None if table.get("threat") is None else build_threat(table["threat"], "threat")
+    attacks, awaited = _attacks(table, threat)
     name = checks.folder_name(str(table.get("name", where)))
     recipe = Recipe(
         name=name,
@@ -161,13 +144,16 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         description=str(table.get("description", "")),
         seeds=checks.seeds(table.get("seeds", [0])),
         data=build(DataPlan, table["data"], "data"),
-        model=read_model(table["model"], "model"),
+        model=None if table.get("model") is None else read_model(table["model"], "model"),
         threat=threat,
-        methods={n: _entry(table, n, value, threat) for n, value in checks.named(table["methods"], "methods").items()},
-        validate=build_attack(_validating(table.get("validate", {})), "validate", threat),
-        attacks={name: _attack(name, attack, threat) for name, attack in given.items() if name not in awaited},
+        methods={n: _entry(table, n, value, cast(Threat, threat)) for n, value in _named(table, "methods").items()},
+        models={n: build(OwnModelPlan, value, f"models.{n}") for n, value in _named(table, "models").items()},
+        metrics={n: read_metric(n, value) for n, value in _named(table, "metrics").items()},
+        validate=None if threat is None else read_validation(table.get("validate") or {}, threat),
+        attacks=attacks,
         awaited=awaited,
         evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
+        certify=None if table.get("certify") is None else build(CertifyPlan, table["certify"], "certify"),
         threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
         arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
         sweep=None if table.get("sweep") is None else build(SweepPlan, table["sweep"], "sweep"),
@@ -176,65 +162,60 @@ def read(table: Table, where: str = "recipe") -> Recipe:
     return recipe
 
 
+_NEEDS = {
+    "methods": ("model", "threat", "attacks"),
+    "models": ("threat", "attacks"),
+    "metrics": ("certify",),
+    "certify": ("metrics",),
+    "attacks": ("threat",),
+}
+
+
+def _check_tables(table: Table, where: str) -> None:
+    """Refuse unknown tables and a recipe that lacks one which another needs."""
+    known = {field.name for field in fields(Recipe)} - {"awaited"} | {"train", "craft"}
+    for key in table:
+        if key not in known:
+            raise ValueError(unknown(f"key {key!r} in {where}", key, known))
+    if "data" not in table:
+        raise ValueError(f"{where} needs a [data] section")
+    if not any(key in table for key in ("methods", "models", "metrics")):
+        raise ValueError(
+            f"{where} needs a [methods] section (or [models] or [metrics]), so that there is something to do"
+        )
+    for key, needed in _NEEDS.items():
+        for other in needed:
+            if table.get(key) is not None and table.get(other) is None:
+                raise ValueError(f"{where} needs a [{other}] section")
+
+
+def _named(table: Table, key: str) -> dict[str, Any]:
+    return {} if table.get(key) is None else checks.named(table[key], key)
+
+
+def _attacks(table: Table, threat: Threat | None) -> tuple[dict[str, Attack | TransferPlan], dict[str, dict[str, Any]]]:
+    """The attacks of the evaluation, and those that are still to come."""
+    if threat is None or table.get("attacks") is None:
+        return {}, {}
+    given = {name: named_attack(name, value) for name, value in checks.named(table["attacks"], "attacks").items()}
+    awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
+    for name, attack in awaited.items():
+        build_threat(attack.get("threat", table["threat"]), f"attacks.{name}.threat")  # all that can be checked of it
+    return {name: read_attack(name, attack, threat) for name, attack in given.items() if name not in awaited}, awaited
+
+
 def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     where = f"methods.{name}"
-    craft = build_attack(_crafting(recipe.get("craft", {}), "craft"), "craft", threat)
+    craft = build_attack(crafting(recipe.get("craft", {}), "craft"), "craft", threat)
     own = {"name": name, **section(table, where)}
     plan = source.merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
-    spare = {f.name for f in fields(TrainPlan) if f.default is None}  # false leaves them out, over a base or [train]
-    plan = {key: value for key, value in plan.items() if key not in spare or value is not False}
+    optional = {f.name for f in fields(TrainPlan) if f.default is None}  # false leaves them out, over a base or [train]
+    plan = {key: value for key, value in plan.items() if key not in optional or value is not False}
     model = own.pop("model", None)
     if model is not None:
         model = read_model(source.merge(recipe["model"], section(model, f"{where}.model")), f"{where}.model")
-    method = build_method(_with_crafting(own, where), where, threat, craft)
+    method = build_method(with_crafting(own, where), where, threat, craft)
     return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"), model=model)
-
-
-def _with_crafting(value: Any, where: str) -> dict[str, Any]:
-    """The table of a method, its own attack and that of a method inside it completed."""
-    table = section({"name": value} if isinstance(value, str) else value, where)
-    if "attack" in table:
-        table["attack"] = _crafting(table["attack"], f"{where}.attack")
-    if "method" in table:
-        table["method"] = _with_crafting(table["method"], f"{where}.method")
-    return table
-
-
-def _crafting(value: Any, where: str) -> dict[str, Any]:
-    """An attack for training or transfer: PGD unless another is named, and its last iterate where there is a choice."""
-    table = {"name": "pgd", **section({"name": value} if isinstance(value, str) else value, where)}
-    return completed({"keep": "last", **table} if "keep" in _choices(table, where) else table, where)
-
-
-def completed(table: Table, where: str) -> dict[str, Any]:
-    """The table of an attack, that of an attack inside it completed."""
-    inner = (
-        {"attack": _crafting(table.get("attack", {}), f"{where}.attack")} if "attack" in _choices(table, where) else {}
-    )
-    return {**table, **inner}
-
-
-def _choices(table: Table, where: str) -> list[str]:
-    return [field.name for field in fields(member("attack", table["name"], where))]
-
-
-def _attacking(name: str, value: Any) -> dict[str, Any]:
-    """The table of an attack with the attack's name in it: that of the entry unless it says another."""
-    return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
-
-
-def _attack(name: str, table: dict[str, Any], threat: Threat) -> Attack | TransferPlan:
-    where = f"attacks.{name}"
-    table = completed(table, where)
-    if table["name"] != "transfer":
-        return build_attack(table, where, threat)
-    table.pop("name")
-    return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
-
-
-def _validating(value: Any) -> dict[str, Any]:
-    table = section({"name": value} if isinstance(value, str) else value, "validate")
-    return completed(table if "name" in table else {"name": "pgd", "steps": 10, **table}, "validate")
 
 
 def _check_references(recipe: Recipe) -> None:
@@ -247,19 +228,30 @@ def _check_references(recipe: Recipe) -> None:
     for name, entry in recipe.methods.items():
         _check_start(name, entry.train.init_from, recipe.methods)
     for name, attack in recipe.attacks.items():
-        if not isinstance(attack, TransferPlan):
-            continue
-        if attack.source not in (*recipe.methods, "self"):
-            raise ValueError(unknown(f"source {attack.source!r} in attacks.{name}", attack.source, recipe.methods))
-        if len(recipe.seeds) < 2:
-            raise ValueError(
-                f"attacks.{name} crafts on a model trained with another seed; give at least two seeds, "
-                f"or go without: {source.without([name])}"
-            )
+        if isinstance(attack, TransferPlan):
+            _check_transfer(name, attack, recipe)
+    checks.different_rows(recipe.methods, recipe.models, recipe.metrics)
+    if recipe.data.size is not None and (recipe.methods or recipe.metrics):
+        raise ValueError("data.size is given but only the user's own [models] are evaluated on scaled images")
+
+
+def _check_transfer(name: str, attack: TransferPlan, recipe: Recipe) -> None:
+    if recipe.models:
+        raise ValueError(
+            f"attacks.{name} crafts on another model of [methods], which [models] do not have; leave it out"
+        )
+    if attack.source not in (*recipe.methods, "self"):
+        where = f"source {attack.source!r} in attacks.{name}"
+        raise ValueError(unknown(where, attack.source, recipe.methods))
+    if len(recipe.seeds) < 2:
+        raise ValueError(
+            f"attacks.{name} crafts on a model trained with another seed; give at least two seeds, "
+            f"or go without: {source.without([name])}"
+        )
 
 
 def _check_curve(curve: str, radii: Sequence[float], attacks: Mapping[str, Attack | TransferPlan]) -> None:
-    """What would otherwise fail, or pass as another attack, only after training."""
+    """Refuse what would otherwise fail, or pass as another attack, only after training."""
     chosen = attacks[curve]
     attack = chosen.attack if isinstance(chosen, TransferPlan) else chosen
     taken = list(attacks)

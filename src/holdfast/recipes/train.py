@@ -1,14 +1,10 @@
 """How a model is trained: the plans under [train] of a recipe."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import cos, inf, pi
-from typing import Any, Literal
+from typing import Literal
 
 from holdfast.data.augment import Augment
-
-LATER: Mapping[str, bool] = {"later": True}
-"""Marks a setting that older results lack: a job names it only where it is not the default, so that those go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +37,7 @@ class SchedulePlan:
     name: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
     at: tuple[float, ...] = ()
     gamma: float = 0.1
-    warmup: float = field(default=0.3, metadata=LATER)
+    warmup: float = 0.3
 
     def __post_init__(self) -> None:
         if not 0 < self.warmup < 1:
@@ -101,16 +97,15 @@ class TrainPlan:
     select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
     init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
     validate_samples: int = 1000
-    save_every: int = 500  # steps between checkpoints; each epoch ends with one anyway
-    clip_norm: float | None = field(default=None, metadata=LATER)  # longest gradient of all trained parameters together
-    ema: EMAPlan | None = field(default=None, metadata=LATER)
-    swa: SWAPlan | None = field(default=None, metadata=LATER)
-    patience: int | None = field(default=None, metadata=LATER)  # epochs without a better one, by select, before the end
+    clip_norm: float | None = None  # longest gradient of all trained parameters together
+    ema: EMAPlan | None = None
+    swa: SWAPlan | None = None
+    patience: int | None = None  # epochs without a better one, by select, before the end
 
-    precision: Literal["float32", "bf16-mixed"] = field(default="float32", metadata=LATER)  # of training passes
+    precision: Literal["float32", "bf16-mixed"] = "float32"  # of training passes
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "validate_samples", "save_every"):
+        for name in ("epochs", "batch", "validate_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.clip_norm is not None and not 0 < self.clip_norm < inf:
@@ -124,14 +119,3 @@ class TrainPlan:
     def passed_over(self) -> int:
         """How many epochs come before the first that can be the best."""
         return 0 if self.swa is None else int(self.swa.start * self.epochs + 1e-9)  # 0.29 of 100 is 28.99... in floats
-
-
-def trimmed(plan: TrainPlan, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of a plan as an older version would have written it, where it means the same."""
-    schedule = _without_later(plan.schedule, table["schedule"])
-    return _without_later(plan, table) | {"schedule": schedule}
-
-
-def _without_later(plan: Any, table: Mapping[str, Any]) -> dict[str, Any]:
-    quiet = {f.name for f in fields(plan) if f.metadata.get("later") and getattr(plan, f.name) == f.default}
-    return {name: value for name, value in table.items() if name not in quiet}

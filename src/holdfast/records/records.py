@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.records import files
+from holdfast.records import format as files
 from holdfast.records.facts import AttackFacts, Spend
 
 Array = NDArray[Any]

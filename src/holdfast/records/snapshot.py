@@ -10,7 +10,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from holdfast.records.atomic import write_bytes
 
@@ -65,28 +64,3 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
         module.load_state_dict(dict(tensors))
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit this model ({str(error).splitlines()[-1].strip()})") from None
-
-
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors with a prefix before their names."""
-    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors whose names have the prefix, without it."""
-    return {name.removeprefix(f"{prefix}/"): t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
-
-
-def optimizer_tensors(optimizer: Optimizer) -> Tensors:
-    """An optimizer's memory as named tensors; its settings come from the recipe."""
-    state = optimizer.state_dict()["state"]
-    return {f"{key}/{name}": torch.as_tensor(value) for key, memory in state.items() for name, value in memory.items()}
-
-
-def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimizer its memory back."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        number, _, name = key.partition("/")
-        state.setdefault(int(number), {})[name] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

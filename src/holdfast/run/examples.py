@@ -1,20 +1,25 @@
-"""Adversarial examples for other tools."""
+"""Adversarial examples of a trained model as arrays for other tools."""
 
-import io
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.contracts import Rows
 from holdfast.crafting.arithmetic import arithmetic
-from holdfast.evaluation.judge import judge
+from holdfast.evaluation.choose import stored_arithmetic
+from holdfast.evaluation.judge import attack_and_judge
 from holdfast.geometry import Threat
-from holdfast.records.atomic import write_bytes
-from holdfast.report.text import share_text
+from holdfast.records.stored import write_arrays
+from holdfast.report.table import share_text
 from holdfast.rng import Rng
-from holdfast.run.study import Workshop
+from holdfast.run.session import Session
+from holdfast.run.trained import Trained, folder_of
 from holdfast.statistics import Share
 
 
@@ -29,34 +34,39 @@ def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:
     return torch.where(inside, near, towards)
 
 
-def save_examples(shop: Workshop, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
-    """Attack the test samples of a recipe, judge what comes out (after rounding, if asked), save it; says what held."""
-    plan, device = shop.recipe.evaluate, shop.fabric.device
-    split = shop.samples()
-    model, _ = shop.model(method, seed)
-    chosen, _ = shop.attack(attack, method, seed)
+def save_examples(session: Session, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
+    """Attack the test samples of a recipe, judge the examples (after rounding, if asked) and save them; a summary."""
+    folder = folder_of(session.out, method, seed)
+    with arithmetic(stored_arithmetic(session.recipe.arithmetic, session.device, folder)):
+        columns = _attacked(session, method, seed, attack, levels)
+    write_arrays(path, columns)
+    kept = share_text(Share.of(columns["label"] == columns["y"]))
+    outside = int((~columns["inside"]).sum())
+    summary = f"{kept} of {len(columns['y'])} are still classified correctly"
+    if outside:
+        summary += f"; {outside} points lie outside the threat and count as not fooled" + (
+            " (rounding moved them there: the inputs themselves are not multiples of 1/levels)" if levels else ""
+        )
+    return f"{summary}\nsaved: {path}"
+
+
+def _attacked(session: Session, method: str, seed: int, attack: str, levels: int | None) -> dict[str, NDArray[Any]]:
+    plan, source = session.recipe.evaluate, Trained(session)
+    samples = session.samples(plan.samples)
+    model, _ = source.model(method, seed)
+    chosen, _ = source.attack(attack, method, seed)
     rng, parts = Rng(plan.seed).fork("evaluate"), []
-    shards = torch.split(torch.arange(len(split)), plan.shard)
+    shards = torch.split(torch.arange(len(samples)), plan.shard)
     for number, which in enumerate(shards):
-        batch = split.batch(which, device)
-        with arithmetic(shop.recipe.arithmetic):
-            x_adv = chosen(model, batch.x, Rows(batch.y, batch.index), rng=rng)
+        batch = samples.batch(which, session.device)
+        change: Callable[[Tensor], Tensor] | None = None
         if levels is not None:
-            x_adv = rounded(x_adv, batch.x, levels, chosen.threat)
-        verdict = judge(model, batch.x, x_adv, batch.y, chosen.threat, rng.fork("judge"))
+            change = partial(rounded, x=batch.x, levels=levels, threat=chosen.threat)
+        x_adv, verdict = attack_and_judge(
+            model, chosen, batch.x, Rows(batch.y, batch.index), rng=rng, judge_rng=rng.fork("judge"), change=change
+        )
         columns = {"x": batch.x, "x_adv": x_adv, "y": batch.y, "index": batch.index, "label": verdict.label}
         columns |= {"fooled": verdict.fooled, "distance": verdict.distance, "inside": verdict.inside}
         parts.append({name: value.cpu().numpy() for name, value in columns.items()})
-        shop.progress(f"attack {method} with {attack}", number + 1, len(shards), "")
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    with io.BytesIO() as file:
-        np.savez_compressed(file, allow_pickle=False, **joined)
-        write_bytes(path, file.getvalue())
-    held = share_text(Share.of(joined["label"] == joined["y"]))
-    outside = int((~joined["inside"]).sum())
-    said = f"{held} of {len(split)} are still classified right"
-    if outside:
-        said += f"; {outside} points lie outside the threat and count as not fooled" + (
-            " (rounding moved them there: the inputs themselves are not multiples of 1/levels)" if levels else ""
-        )
-    return f"{said}\nsaved: {path}"
+        session.progress(f"attack {method} with {attack}", number + 1, len(shards), "")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -27,8 +27,8 @@ class Progress:
         )
         self._tasks: dict[str, TaskID] = {}
 
-    def tell(self, what: str, done: int, total: int, words: str) -> None:
-        """Note that ``done`` of ``total`` pieces of ``what`` are finished."""
+    def report(self, what: str, done: int, total: int, words: str) -> None:
+        """Show that ``done`` of ``total`` pieces of ``what`` are finished."""
         if not self._live:
             if done == total:
                 print(f"{what}: done" + (f" ({words})" if words else ""), file=sys.stderr, flush=True)

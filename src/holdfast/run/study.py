@@ -1,280 +1,152 @@
-"""A whole study: train what is missing, evaluate, report."""
+"""A whole study: prepare the classifiers of a recipe, evaluate them, and report on what is there."""
 
-import platform
-import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-from lightning_fabric import Fabric
-from torch import nn
-
-from holdfast.attacks.transfer import Transfer
-from holdfast.contracts import Attack
-from holdfast.crafting.arithmetic import arithmetic
-from holdfast.crafting.view import described
-from holdfast.data import DataSet, Split
-from holdfast.evaluation.evaluate import Subject, evaluate, trials
 from holdfast.members import unknown
-from holdfast.recipes import kinds, source, toml
-from holdfast.recipes.assemble import build_model, load_data
-from holdfast.recipes.build import json_table
-from holdfast.recipes.schema import Recipe, TransferPlan, read
-from holdfast.records import snapshot
+from holdfast.recipes import toml
+from holdfast.recipes.schema import Recipe
+from holdfast.recipes.stored import read_recipe
+from holdfast.records.provenance import computing_code
 from holdfast.records.records import Records
-from holdfast.records.stored import read_json, read_lines
-from holdfast.report.html import write_page
+from holdfast.records.stored import read_lines
 from holdfast.report.study import Run, Study
-from holdfast.training.rehearsal import rehearse
-from holdfast.training.train import Job, train
+from holdfast.run import metrics, own_models, trained
+from holdfast.run.session import Evaluation, Session
 
-Progress = Callable[[str, int, int, str], None]
-"""Told (what is being done, done, in all, a few words)."""
+TABLES = ("methods", "models", "metrics")
+
+
+class Source(Protocol):
+    """Where classifiers come from: ``prepare`` trains or fits one, ``evaluations`` says what is measured of it."""
+
+    def prepare(self, name: str, seed: int) -> None: ...
+    def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]: ...
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """A recipe with the places it works in: where results go, where data lie, and the device."""
+class Row:
+    """One classifier of a recipe: its table, its name there, and its seed."""
 
-    recipe: Recipe
-    out: Path
-    data: DataSet
-    fabric: Fabric
-    progress: Progress
-
-    @staticmethod
-    def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Workshop":
-        """Load the data and pick the device."""
-        _refuse_awaited(recipe)
-        if recipe.threads is not None:
-            torch.set_num_threads(recipe.threads)
-        return Workshop(recipe, out, load_data(recipe.data, data_dir), open_fabric(device), progress)
-
-    def chosen(self, method: str | None, seed: int | None) -> list[tuple[str, int]]:
-        """The models meant: all of the recipe, or one method, or one seed."""
-        if method is not None and method not in self.recipe.methods:
-            raise ValueError(unknown(f"method {method!r}", method, self.recipe.methods))
-        if seed is not None and seed not in self.recipe.seeds:
-            known = ", ".join(map(str, self.recipe.seeds))
-            raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")
-        methods = [name for name in self.recipe.methods if method in (None, name)]
-        return [(name, s) for name in methods for s in self.recipe.seeds if seed in (None, s)]
-
-    def job(self, method: str, seed: int) -> Job:
-        """The training job of one model."""
-        entry, folder = self.recipe.methods[method], self.folder(method, seed)
-        start = entry.train.init_from
-        if start is None:
-            path = None
-        elif start in self.recipe.methods:
-            path = self.folder(start, seed) / "best.safetensors"
-        else:
-            path = Path(start)
-        return Job(
-            entry=entry,
-            model=self.recipe.model_of(method),
-            validate=self.recipe.validate,
-            seed=seed,
-            folder=folder,
-            init_from=path,
-        )
-
-    def folder(self, method: str, seed: int) -> Path:
-        """Where a model lives."""
-        return self.out / method / f"seed-{seed}"
-
-    def rehearse(self, chosen: Iterable[tuple[str, int]]) -> None:
-        """One loss of each method still to be trained or started from, so that none fails only when its turn comes."""
-        line = [(name, seed) for method, seed in chosen for name in (*self._starts(method), method)]
-        todo = {name: seed for name, seed in line if not self.job(name, seed).done}
-        for place, (method, seed) in enumerate(todo.items()):
-            self.progress("try each method", place, len(todo), method)
-            try:
-                self._rehearse(method, seed)
-            except (ValueError, KeyError, FileNotFoundError) as error:
-                said = error.args[0] if isinstance(error, KeyError) and error.args else error
-                raise ValueError(f"methods.{method}: {said}") from error
-            except RuntimeError as error:
-                raise RuntimeError(f"methods.{method}: {error}") from error
-        if todo:
-            self.progress("try each method", len(todo), len(todo), "")
-
-    def _rehearse(self, method: str, seed: int) -> None:
-        starts = self._starts(method)
-        waits = starts and not self.job(starts[-1], seed).done
-        with arithmetic(self.recipe.arithmetic):
-            start = self.recipe.model_of(starts[-1]) if waits else None
-            rehearse(self.job(method, seed), self.data, self.fabric, start)
-
-    def _starts(self, method: str) -> list[str]:
-        """The methods that one starts from, the first to be trained first."""
-        start = self.recipe.methods[method].train.init_from
-        return [] if start is None or start not in self.recipe.methods else [*self._starts(start), start]
-
-    def train(self, method: str, seed: int) -> None:
-        """Train one model unless it is there; a model it starts from is trained first."""
-        job = self.job(method, seed)
-        if starts := self._starts(method):
-            self.train(starts[-1], seed)
-        words = f"train {method}, seed {seed}"
-        with arithmetic(self.recipe.arithmetic):
-            train(job, self.data, self.fabric, lambda done, total, said: self.progress(words, done, total, said))
-
-    def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
-        """A trained model and the digest of its weights."""
-        job = self.job(method, seed)
-        if not job.done:
-            raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
-        job.check(self.data)  # records must not name settings that the weights were not trained with
-        path = job.folder / f"{self.recipe.evaluate.weights}.safetensors"
-        tensors, _ = snapshot.read(path)
-        if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != snapshot.digest(tensors):
-            raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
-        model = build_model(self.recipe.model_of(method), self.data.shape, len(self.data.classes), seed)
-        snapshot.load_weights(model, tensors, path)
-        return self.fabric.to_device(model).eval(), snapshot.digest(tensors)
-
-    def attacks(self, method: str, seed: int) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
-        """The attacks of the recipe for one model, with the settings that go into its records."""
-        return {name: self.attack(name, method, seed) for name in self.recipe.attacks}
-
-    def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
-        """One of them; only a transfer needs another model than the one attacked."""
-        plan = self.recipe.attacks[name]
-        settings = json_table(plan)
-        if not isinstance(plan, TransferPlan):
-            return plan, settings
-        other = self.recipe.seeds[(self.recipe.seeds.index(seed) + 1) % len(self.recipe.seeds)]
-        model, digest = self.model(method if plan.source == "self" else plan.source, other)
-        return Transfer(source=model, attack=plan.attack), {**settings, "weights": digest}
-
-    def samples(self) -> Split:
-        """The test samples that the recipe evaluates: all, or so many spread evenly over the set."""
-        return self.data.test.spread(self.recipe.evaluate.samples)
-
-    def evaluate(self, method: str, seed: int) -> Records:
-        """Records of one model under the attacks of the recipe."""
-        plan = self.recipe.evaluate
-        model, digest = self.model(method, seed)
-        with arithmetic(self.recipe.arithmetic):
-            facts = self._facts(method, seed, model, digest)
-        subject = Subject(model=model, digest=digest, folder=self.folder(method, seed), facts=facts)
-        todo = trials(self.attacks(method, seed), plan.curve, plan.eps, plan.strip)
-        words = f"attack {method}, seed {seed}"
-        with arithmetic(self.recipe.arithmetic):
-            return evaluate(
-                subject,
-                self.samples(),
-                todo,
-                seed=plan.seed,
-                shard=plan.shard,
-                device=self.fabric.device,
-                tick=lambda done, total, said: self.progress(words, done, total, said),
-            )
-
-    def _facts(self, method: str, seed: int, model: nn.Module, digest: str) -> dict[str, Any]:
-        trained = {k: v for k, v in read_json(self.folder(method, seed) / "trained.json").items() if k != "weights"}
-        return {
-            "model": method,
-            "method": kinds.name_of(self.recipe.methods[method].method),
-            "seed": seed,
-            "data": {"name": self.data.name, "digest": self.data.digest},
-            "weights": {"kept": self.recipe.evaluate.weights, "digest": digest},
-            "recipe": json_table(self.recipe.table()),
-            "training": trained,
-            "crafting": described(model),
-            "versions": versions(),
-            "commit": commit(),
-        }
+    table: str
+    name: str
+    seed: int
 
 
-def _refuse_awaited(recipe: Recipe) -> None:
-    if recipe.awaited:
-        missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
-        raise ValueError(
-            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
-            f"go without: {source.without(recipe.awaited)}"
-        )
+def rows(recipe: Recipe, tables: Iterable[str] = TABLES, name: str | None = None, seed: int | None = None) -> list[Row]:
+    """The classifiers of these tables of a recipe: all, or those of one name or seed."""
+    seeds = {"methods": recipe.seeds, "models": (recipe.evaluate.seed,), "metrics": recipe.seeds}
+    known = {table: list(getattr(recipe, table)) for table in tables}
+    if name is not None and not any(name in names for names in known.values()):
+        kind = next(iter(known)).removesuffix("s")
+        raise ValueError(unknown(f"{kind} {name!r}", name, [one for names in known.values() for one in names]))
+    if seed is not None and not any(seed in seeds[table] for table, names in known.items() if names):
+        listed = ", ".join(map(str, recipe.seeds))
+        raise ValueError(f"seed {seed} is not in the recipe ({listed}); add it with --set 'seeds=[...]'")
+    every = [Row(table, one, s) for table, names in known.items() for one in names for s in seeds[table]]
+    return [row for row in every if name in (None, row.name) and seed in (None, row.seed)]
 
 
-def open_fabric(device: str) -> Fabric:
-    """The engine on this device; one that cannot be used here is refused."""
-    try:
-        return Fabric(accelerator=device, devices=1)
-    except (RuntimeError, ValueError, ImportError) as error:
-        raise ValueError(f"device {device!r} cannot be used here ({error}); choose auto or cpu") from error
+def source(session: Session, table: str) -> Source:
+    """The source of the classifiers of a table."""
+    kinds: dict[str, Callable[[Session], Source]] = {
+        "methods": trained.Trained,
+        "models": own_models.OwnModels,
+        "metrics": metrics.Metrics,
+    }
+    return kinds[table](session)
 
 
-def finished(recipe: Recipe, out: Path) -> list[Run]:
-    """The models of a recipe that have records under a folder."""
+def prepare(session: Session, chosen: Iterable[Row]) -> None:
+    """Train and fit what is missing; settings that cannot work are refused before the first training."""
+    chosen = list(chosen)
+    trained.Trained(session).rehearse([(row.name, row.seed) for row in chosen if row.table == "methods"])
+    for row in chosen:
+        source(session, row.table).prepare(row.name, row.seed)
+
+
+def evaluate(session: Session, chosen: Iterable[Row]) -> None:
+    """Measure classifiers that are trained; what is stored is not computed again."""
+    for row in chosen:
+        for evaluation in source(session, row.table).evaluations(row.name, row.seed):
+            session.evaluate(evaluation)
+
+
+def report_on(recipe: Recipe, out: Path, besides: Iterable[Row] = ()) -> list[Run]:
+    """The classifiers of a recipe that have records under a folder, but for some; all of the recipe's settings."""
+    besides = set(besides)
     runs = []
-    for method, entry in recipe.methods.items():
-        for seed in recipe.seeds:
-            folder = out / method / f"seed-{seed}"
+    for row in rows(recipe):
+        for group, folder in _folders(recipe, out, row) if row not in besides else ():
             if (folder / "records" / "facts.json").is_file():
                 records = Records.load(folder / "records")
-                _check_settings(recipe, method, records, folder)
-                metrics, kind = read_lines(folder / "metrics.jsonl"), kinds.name_of(entry.method)
-                runs.append(Run(name=method, method=kind, seed=seed, records=records, metrics=metrics))
-    if not runs:
-        raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
+                _check_settings(recipe, row, records, folder)
+                log = folder / "metrics.jsonl"
+                runs.append(
+                    Run(
+                        name=row.name,
+                        method=records.facts["method"],
+                        seed=row.seed,
+                        group=group,
+                        records=records,
+                        metrics=read_lines(log) if log.is_file() else (),
+                    )
+                )
     return runs
 
 
-def _check_settings(recipe: Recipe, method: str, records: Records, folder: Path) -> None:
-    """Refuse to show records under a recipe that did not make them; options that came later had their defaults."""
-    made = read(records.facts["recipe"], f"the recipe in {folder}").table()
-    here = recipe.table()
-    decisive = ("data", "model", "threat", "validate", "attacks", "evaluate")
-    same = all(made[name] == here[name] for name in decisive)
-    if not same or made["methods"].get(method) != here["methods"][method]:
+def _folders(recipe: Recipe, out: Path, row: Row) -> list[tuple[str, Path]]:
+    """The groups of a row with the folders of their records."""
+    if row.table == "metrics":
+        ks = () if recipe.certify is None else recipe.certify.k
+        return [(metrics.group_of(k), metrics.folder_of(out, row.name, k, row.seed)) for k in ks]
+    folder = trained.folder_of if row.table == "methods" else own_models.folder_of
+    return [("", folder(out, row.name, row.seed))]
+
+
+_DECISIVE = {
+    "methods": ("data", "model", "threat", "validate", "attacks", "evaluate"),
+    "models": ("data", "threat", "attacks", "evaluate"),
+    "metrics": ("data",),
+}
+"""The tables of a recipe that decide the records of a row, beside its own."""
+
+
+def _check_settings(recipe: Recipe, row: Row, records: Records, folder: Path) -> None:
+    """Refuse to show records under a recipe that did not make them."""
+    made = read_recipe(records.facts["recipe"], f"the recipe in {folder}")
+    if _decisive(made, row) != _decisive(recipe, row):
         raise ValueError(
             f"{folder} holds records of other settings; give the --set changes they were made with, "
             f"or evaluate again with `holdfast run {recipe.name}`"
         )
 
 
-def report(recipe: Recipe, out: Path) -> Path:
-    """Write the page from the records under a folder; no model is touched."""
-    path = out / "report.html"
-    write_page(path, study_of(recipe, finished(recipe, out)))
-    return path
+def _decisive(recipe: Recipe, row: Row) -> Mapping[str, Any]:
+    table = recipe.table()
+    found = {name: table.get(name) for name in _DECISIVE[row.table]}
+    if row.table == "metrics" and recipe.certify is not None:  # radii and k only say what is shown
+        found |= {name: getattr(recipe.certify, name) for name in ("samples", "near", "box")}
+    return found | {"row": table.get(row.table, {}).get(row.name)}
 
 
-def study_of(recipe: Recipe, runs: list[Run]) -> Study:
-    """The runs of a recipe as one study."""
+def study_of(recipe: Recipe, out: Path) -> Study:
+    """The records under a folder as one study."""
+    runs = report_on(recipe, out)
+    if not runs:
+        raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
+    threat = recipe.threat
     return Study(
         name=recipe.name,
         title=recipe.title,
         description=recipe.description,
         runs=runs,
-        norm=recipe.threat.norm.name,
-        eps=recipe.threat.eps,
-        threat=str(recipe.threat),
+        norm=None if threat is None else threat.norm.name,
+        eps=None if threat is None else threat.eps,
+        threat="" if threat is None else str(threat),
+        radii=() if recipe.certify is None else recipe.certify.radii,
         recipe=toml.dumps(recipe.table()),
-        versions=runs[0].records.facts.get("versions", {}) | {"commit": str(runs[0].records.facts.get("commit"))},
+        code=computing_code(),
     )
-
-
-def versions() -> dict[str, str]:
-    """What the numbers were computed with."""
-    packages = ("holdfast", "torch", "numpy", "scikit-learn", "lightning-fabric")
-    machine = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    return machine | {name: version(name) for name in packages} | {"threads": str(torch.get_num_threads())}
-
-
-def commit() -> str | None:
-    """The commit of holdfast's own source, where it runs from a checkout."""
-    here = Path(__file__).resolve().parents[3]
-    if not (here / ".git").exists():
-        return None
-    try:
-        said = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return said.stdout.strip()

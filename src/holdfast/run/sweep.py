@@ -14,14 +14,16 @@ from holdfast.members import unknown
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
-from holdfast.recipes.space import Axis, Range, Sampler, SweepPlan, Value, read_space
+from holdfast.recipes.sweep import Axis, Range, Sampler, SweepPlan, Value, read_space
 from holdfast.records import snapshot
 from holdfast.records.atomic import write_text
+from holdfast.records.provenance import commit, versions
 from holdfast.records.stored import read_json
-from holdfast.report import sweep as told
+from holdfast.report import sweep as results
 from holdfast.report.sweep_page import write_sweep
-from holdfast.run.study import Workshop, commit, versions
-from holdfast.run.trials import Known, Result, Task, Trials
+from holdfast.run.session import Session
+from holdfast.run.trained import Trained, folder_of
+from holdfast.run.trials import Task, Trials
 from holdfast.statistics import Share
 
 TRIALS = 20
@@ -65,7 +67,7 @@ class Sweep:
         return {"trained": _trained(self.recipe, self.method), "seed": self.seed, "drawn": drawn}
 
 
-def plan(
+def read(
     name: str,
     changes: Sequence[str] = (),
     *,
@@ -201,17 +203,17 @@ def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
         method = recipe.methods[method].train.init_from
 
 
-def run(sweep: Sweep, shop: Workshop) -> told.Sweep:
+def run(sweep: Sweep, session: Session) -> results.Sweep:
     """Train what is missing, as one of possibly several processes, and write tables and page after every trial."""
-    trials = _opened(sweep, shop)
+    trials = _opened(sweep, session)
     while True:
         task = trials.next(sweep.trials)
         result = _write(sweep, trials)
-        shop.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
+        session.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
         if task is None:
             break
         try:
-            _attempt(sweep, shop, trials, task)
+            _attempt(sweep, session, trials, task)
         finally:
             task.claim.release()
     if result.best is None and not result.running:
@@ -219,12 +221,12 @@ def run(sweep: Sweep, shop: Workshop) -> told.Sweep:
     return result
 
 
-def _opened(sweep: Sweep, shop: Workshop) -> Trials:
-    folder = shop.out / "sweep" / sweep.method
+def _opened(sweep: Sweep, session: Session) -> Trials:
+    folder = session.out / "sweep" / sweep.method
     folder.mkdir(parents=True, exist_ok=True)
     trials = Trials(folder, sweep.space, sweep.sampler, sweep.sampler_seed)
     path = folder / "sweep.json"
-    text = json.dumps(sweep.identity() | {"digest": shop.data.digest}, indent=1, sort_keys=True) + "\n"
+    text = json.dumps(sweep.identity() | {"digest": session.data.digest}, indent=1, sort_keys=True) + "\n"
     with trials.lock:
         if not path.is_file():
             write_text(path, text)
@@ -233,47 +235,43 @@ def _opened(sweep: Sweep, shop: Workshop) -> Trials:
     return trials
 
 
-def _attempt(sweep: Sweep, shop: Workshop, trials: Trials, task: Task) -> None:
-    """Train one trial; what goes wrong is its result, but for a disk that fails every trial alike."""
+def _attempt(sweep: Sweep, session: Session, trials: Trials, task: Task) -> None:
+    """Train one trial; an error is its result, except an error of the disk, which would fail every trial."""
+    folder = trials.folder / "trials" / str(task.number)
     try:
-        result = _train(sweep, shop, trials.folder / "trials" / str(task.number), task)
+        _train(sweep, session, folder, task)
     except OSError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         trials.failed(task, reason)
-        shop.progress("training", 1, 1, f"trial {task.number} failed: {reason}")
-    else:
-        trials.done(task, result)
+        session.progress("training", 1, 1, f"trial {task.number} failed: {reason}")
+        return
+    model = folder_of(folder, sweep.method, sweep.seed)
+    _, kept = snapshot.read(model / "best.safetensors")
+    robust, clean = (Share(round(kept[name] * kept["samples"]), kept["samples"]) for name in ("robust", "clean"))
+    trials.done(task, robust, clean, kept["epoch"], read_json(model / "trained.json")["seconds"])
 
 
-def _train(sweep: Sweep, shop: Workshop, folder: Path, task: Task) -> Result:
-    def tell(what: str, done: int, total: int, said: str) -> None:
-        shop.progress("training", done, total, ", ".join(filter(None, [f"trial {task.number}", said])))
+def _train(sweep: Sweep, session: Session, folder: Path, task: Task) -> None:
+    def progress(what: str, done: int, total: int, words: str) -> None:
+        session.progress("training", done, total, ", ".join(filter(None, [f"trial {task.number}", words])))
 
-    bench = replace(shop, recipe=sweep.recipe_of(task.values), out=folder, progress=tell)
-    bench.train(sweep.method, sweep.seed)
-    place = bench.folder(sweep.method, sweep.seed)
-    _, kept = snapshot.read(place / "best.safetensors")
-    return Result(
-        robust=kept["robust"],
-        clean=kept["clean"],
-        samples=kept["samples"],
-        epoch=kept["epoch"],
-        seconds=read_json(place / "trained.json")["seconds"],
-    )
+    trial = replace(session, recipe=sweep.recipe_of(task.values), out=folder, progress=progress)
+    Trained(trial).prepare(sweep.method, sweep.seed)
 
 
-def _write(sweep: Sweep, trials: Trials) -> told.Sweep:
+def _write(sweep: Sweep, trials: Trials) -> results.Sweep:
     with trials.lock:  # the last to finish a trial is the last to write
-        found = _told(sweep, trials)
+        found = _results(sweep, trials)
         write_sweep(trials.folder, found)
     return found
 
 
-def _told(sweep: Sweep, trials: Trials) -> told.Sweep:
+def _results(sweep: Sweep, trials: Trials) -> results.Sweep:
     recipe = sweep.recipe
-    found = told.Sweep(
+    assert recipe.validate is not None  # a recipe with methods has a threat
+    found = results.Sweep(
         name=recipe.name,
         title=recipe.title,
         method=sweep.method,
@@ -281,10 +279,10 @@ def _told(sweep: Sweep, trials: Trials) -> told.Sweep:
         judge=f"{kinds.name_of(recipe.validate)} ({recipe.validate.threat})",
         sampler=sweep.sampler,
         axes=[
-            told.Axis(key=key, values=str(axis), log=isinstance(axis, Range) and axis.log, listed=axis.listed)
+            results.Axis(key=key, values=str(axis), log=isinstance(axis, Range) and axis.log, listed=axis.listed)
             for key, axis in sweep.space.items()
         ],
-        trials=[_trial(known) for known in trials.known()],
+        trials=trials.known(),
         asked=sweep.trials,
         recipe=toml.dumps(recipe.table()),
         versions=versions() | {"optuna": version("optuna"), "commit": str(commit())},
@@ -292,11 +290,3 @@ def _told(sweep: Sweep, trials: Trials) -> told.Sweep:
     if found.best is None:
         return found
     return replace(found, command=sweep.command(found.best.values, trials.folder))
-
-
-def _trial(known: Known) -> told.Trial:
-    one = told.Trial(number=known.number, state=known.state, values=known.values, reason=known.reason)
-    if (result := known.result) is None:
-        return one
-    robust, clean = (Share(round(part * result.samples), result.samples) for part in (result.robust, result.clean))
-    return replace(one, robust=robust, clean=clean, epoch=result.epoch, seconds=result.seconds)

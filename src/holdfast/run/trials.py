@@ -6,40 +6,19 @@ works on it; the system frees both when a process ends, however it ends.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.recipes.space import Axis, Choice, Sampler, Value
-from holdfast.report.sweep import DONE, FAILED, RUNNING, SAME
+from holdfast.recipes.sweep import Axis, Choice, Sampler, Value
+from holdfast.report.sweep import DONE, FAILED, RUNNING, SAME, Trial
 from holdfast.rng import Rng
+from holdfast.statistics import Share
 
 if TYPE_CHECKING:
     import optuna
     from filelock import FileLock
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a trial is judged by: accuracy on validation samples, of the epoch that training kept."""
-
-    robust: float
-    clean: float
-    samples: int
-    epoch: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What the journal knows of a trial."""
-
-    number: int
-    state: str
-    values: Mapping[str, Value]
-    result: Result | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,10 +110,11 @@ class Trials:
             return None
         return claim
 
-    def done(self, task: Task, result: Result) -> None:
-        """Note how a trial ended."""
-        task.trial.set_user_attr("result", asdict(result))
-        self._tell(task.trial, result.robust)
+    def done(self, task: Task, robust: Share, clean: Share, epoch: int, seconds: float) -> None:
+        """Store the result of a trial: its accuracy on validation samples at the epoch that training kept."""
+        counts = {"robust": robust.successes, "clean": clean.successes, "samples": robust.n}
+        task.trial.set_user_attr("result", counts | {"epoch": epoch, "seconds": seconds})
+        self._tell(task.trial, robust.value)
 
     def failed(self, task: Task, reason: str) -> None:
         """Note why a trial could not be finished."""
@@ -146,18 +126,9 @@ class Trials:
             self.study.sampler = self._optuna.samplers.RandomSampler()  # a grid's would stop a loop that is not there
             self.study.tell(trial, value, state)
 
-    def known(self) -> list[Known]:
-        """Every trial so far."""
-        states = {"COMPLETE": DONE, "FAIL": FAILED, "PRUNED": SAME}
-        found = []
-        for trial in self.study.get_trials(deepcopy=False):
-            told, state = trial.user_attrs, states.get(trial.state.name, RUNNING)
-            result = Result(**told["result"]) if state == DONE else None
-            reason = str(told.get("reason", "")) if state in (FAILED, SAME) else ""
-            found.append(
-                Known(number=trial.number, state=state, values=dict(trial.params), result=result, reason=reason)
-            )
-        return found
+    def known(self) -> list[Trial]:
+        """All trials so far."""
+        return [_read(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
         """What draws the trial of this number: seeded by it, so no two draw alike and a stop changes nothing."""
@@ -168,6 +139,21 @@ class Trials:
         if self.sampler == "random":
             return cast("optuna.samplers.BaseSampler", samplers.RandomSampler(seed=seed))
         return cast("optuna.samplers.BaseSampler", samplers.TPESampler(seed=seed, constant_liar=True))
+
+
+_STATES = {"COMPLETE": DONE, "FAIL": FAILED, "PRUNED": SAME}
+
+
+def _read(trial: "optuna.trial.FrozenTrial") -> Trial:
+    """A trial as the journal has it."""
+    state, attributes = _STATES.get(trial.state.name, RUNNING), trial.user_attrs
+    reason = str(attributes.get("reason", "")) if state in (FAILED, SAME) else ""
+    read = Trial(number=trial.number, state=state, values=dict(trial.params), reason=reason)
+    if state != DONE:
+        return read
+    result = attributes["result"]
+    robust, clean = (Share(result[name], result["samples"]) for name in ("robust", "clean"))
+    return replace(read, robust=robust, clean=clean, epoch=result["epoch"], seconds=result["seconds"])
 
 
 def library() -> ModuleType:

@@ -8,7 +8,8 @@ from holdfast.data import DataSet
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.model import ModelPlan
 from holdfast.records.snapshot import Tensors
-from holdfast.training.train import Job, Stage, broken
+from holdfast.training.job import Job
+from holdfast.training.loop import Trainer, broken
 
 
 def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelPlan | None = None) -> None:
@@ -17,10 +18,10 @@ def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelPlan | None = 
     ``start`` is the model that the job starts from where that is not trained yet: its weights must fit.
     """
     with torch.random.fork_rng(devices=[]):  # training seeds the generators of other devices anew
-        stage = Stage(job, data, fabric)
-        stage.start(None if start is None else _untrained(start, data))
-        stage.seed()
-        terms = _first(stage)
+        trainer = Trainer(job, data, fabric)
+        trainer.start(None if start is None else _untrained(start, data))
+        trainer.seed()
+        terms = _first(trainer)
     if said := broken(terms, 0):
         raise ValueError(f"{said}; change the settings of the method")
 
@@ -29,10 +30,10 @@ def _untrained(plan: ModelPlan, data: DataSet) -> Tensors:
     return build_model(plan, data.shape, len(data.classes), seed=0).state_dict()
 
 
-def _first(stage: Stage) -> Terms:
-    which = stage.batches.order.epoch(0)[0]
+def _first(trainer: Trainer) -> Terms:
+    which = trainer.batches.order.epoch(0)[0]
     try:
-        return stage.terms(0, which)
+        return trainer.terms(0, which)
     except ValueError as error:
         if len(which) == 1 and "more than 1 value per channel" in str(error):  # torch's words
             raise ValueError("batch norm cannot train on a batch of 1; use a batch of at least 2") from error

@@ -1,9 +1,15 @@
-"""The arguments and options that commands share, each said once."""
+"""The arguments and options that commands share, and what commands do with them."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from holdfast.recipes import schema
+from holdfast.run.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.run.session import Session
 
 Recipe = Annotated[str, typer.Argument(help="A recipe name (`holdfast list recipes`) or the path of a .toml file.")]
 Changes = Annotated[
@@ -99,8 +105,22 @@ def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, An
         raise ValueError(f"{given[0]} goes with {other}; leave it out" + (" or use --set" if model is None else ""))
 
 
-def check_file(path: Path, option: str) -> None:
-    """Say before the work that its result would have no place."""
-    if path.is_dir() or not path.parent.is_dir():
-        known = "is a folder" if path.is_dir() else f"lies in {path.parent}, which does not exist"
-        raise ValueError(f"{option} names {path}, which {known}; name a file in a folder that exists")
+def check_file(path: Path | None, option: str) -> None:
+    """Refuse a file that could not be written, before the work that it is for."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        problem = "is a folder" if path.is_dir() else f"lies in {path.parent}, which does not exist"
+        raise ValueError(f"{option} names {path}, which {problem}; name a file in a folder that exists")
+
+
+def default_out(recipe: schema.Recipe, out: Path | None) -> Path:
+    """The folder for results: the one given, else one named after the recipe."""
+    return Path("runs") / recipe.name if out is None else out
+
+
+def open_session(
+    recipe: schema.Recipe, out: Path | None, data_dir: Path | None, device: str, progress: Progress
+) -> "Session":
+    """Load the data of a recipe and choose the device."""
+    from holdfast.run.session import Session
+
+    return Session.open(recipe, default_out(recipe, out), data_dir, device, progress.report)

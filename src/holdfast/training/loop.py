@@ -4,86 +4,44 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Cost, Terms
+from holdfast.contracts import Cost, Terms
+from holdfast.crafting.arithmetic import Arithmetic
+from holdfast.crafting.arithmetic import arithmetic as crafting_arithmetic
 from holdfast.data import DataSet, Split
+from holdfast.evaluation.choose import stored_arithmetic
 from holdfast.evaluation.judge import accuracy
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.build import table_of
-from holdfast.recipes.model import ModelPlan
-from holdfast.recipes.schema import Entry
-from holdfast.recipes.train import trimmed
 from holdfast.records import snapshot
 from holdfast.records.atomic import write_text
+from holdfast.records.provenance import distinct, maker
 from holdfast.rng import Rng
+from holdfast.training import checkpoint
 from holdfast.training.averages import Average
 from holdfast.training.batches import Batches
 from holdfast.training.generators import generators, set_generators
+from holdfast.training.job import Job
 from holdfast.training.optimizer import build_optimizer
 from holdfast.training.precision import Precision, check_precision
 from holdfast.training.schedule import check_schedule, scheduled
 
 LOGS_PER_EPOCH = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One model to train: everything that decides its weights, and the folder it lives in."""
-
-    entry: Entry
-    model: ModelPlan
-    validate: Attack
-    seed: int
-    folder: Path
-    init_from: Path | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether training has ended."""
-        return (self.folder / "trained.json").is_file()
-
-    def table(self, data: DataSet) -> dict[str, Any]:
-        """What identifies the job: a folder that holds another one is not continued."""
-        start = None if self.init_from is None else snapshot.digest(snapshot.read(self.init_from)[0])
-        plan = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
-        plan |= {"data": data.digest, "init_from": start}
-        entry = cast(dict[str, Any], table_of(self.entry))
-        return entry | {"train": trimmed(self.entry.train, entry["train"])} | plan
-
-    def check(self, data: DataSet) -> str:
-        """Refuse a folder that holds another job; gives the text that identifies this one."""
-        path, text = self.folder / "job.json", json.dumps(self.table(data), indent=1, sort_keys=True) + "\n"
-        other = path.read_text(encoding="utf-8") != text if path.is_file() else self.done
-        if other:
-            raise ValueError(f"{self.folder} holds a model of other settings; choose another --out or remove it")
-        return text
-
-    def claim(self, data: DataSet) -> None:
-        """Take the folder for this job, and clear what a kill left there: half-written files, a needless checkpoint."""
-        text = self.check(data)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for litter in self.folder.glob(".*.part"):
-            litter.unlink(missing_ok=True)
-        if self.done:
-            (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
-        elif not (self.folder / "job.json").is_file():
-            write_text(self.folder / "job.json", text)
+SAVE_EVERY = 500  # steps between checkpoints; each epoch ends with one anyway
 
 
 Tick = Callable[[int, int, str], None]
-"""Told (steps done, steps in all, a few words) after every step."""
+"""Called with (steps done, steps in all, a short message) after every step."""
 
 
-class Stage:
-    """What a step of training is computed with, built alike to train and to rehearse: model, method, batches."""
+class Trainer:
+    """What a training step is computed with: the model, the method, the optimizer and the batches of a job."""
 
     def __init__(self, job: Job, data: DataSet, fabric: Fabric) -> None:
         plan = job.entry.train
@@ -121,29 +79,35 @@ class Stage:
         return self.precision.terms(step, ask)
 
 
-def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
-    """Train one model, or go on where an earlier call was stopped; the result is the same bits either way."""
-    plan, stage = job.entry.train, Stage(job, data, fabric)
-    stage.start()
+def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick, arithmetic: Arithmetic = "auto") -> None:
+    """Train one model, or go on where an earlier call was stopped; the result is the same bits either way.
+
+    ``arithmetic`` is the precision of crafting; a choice by timing is made once and stored with the model.
+    """
+    trainer = Trainer(job, data, fabric)
+    trainer.start()
     job.claim(data)  # only now: what cannot be built must not take the folder
-    if job.done:
-        return
-    steps, total, optimizer = stage.steps, stage.total, stage.optimizer
-    run = _Run(stage)
+    if not job.done:
+        with crafting_arithmetic(stored_arithmetic(arithmetic, fabric.device, job.folder)):
+            _train(trainer, data, fabric, tick)
+
+
+def _train(trainer: Trainer, data: DataSet, fabric: Fabric, tick: Tick) -> None:
+    plan, steps, total, optimizer = trainer.job.entry.train, trainer.steps, trainer.total, trainer.optimizer
+    run = _State(trainer)
     run.resume()
-    schedule = scheduled(plan, stage.bare, steps, run.step)
+    schedule = scheduled(plan, trainer.bare, steps, run.step)
     while not run.ended:
         epoch, place = divmod(run.step, steps)
-        order = stage.batches.order.epoch(epoch)
-        for which in order[place:]:
+        for which in trainer.batches.order.epoch(epoch)[place:]:
             started = time.perf_counter()
-            terms = stage.terms(run.step, which)
-            if said := broken(terms, run.step):
-                raise FloatingPointError(f"{said}; try a smaller learning rate or a longer eps warm-up")
+            terms = trainer.terms(run.step, which)
+            if problem := broken(terms, run.step):
+                raise FloatingPointError(f"{problem}; try a smaller learning rate or a longer eps warm-up")
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(terms.total)
             if plan.clip_norm is not None:
-                _clip(fabric, stage.model, optimizer, plan.clip_norm, run.step)
+                _clip(fabric, trainer.model, optimizer, plan.clip_norm, run.step)
             optimizer.step()
             run.average.after_step()
             run.step += 1
@@ -156,24 +120,24 @@ def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick) -> None:
                 run.cost = run.cost + run.average.after_epoch(epoch + 1)
                 run.validate(data.valid, epoch + 1, fabric.device)
             run.seconds += time.perf_counter() - started
-            if run.step % steps == 0 or run.step % plan.save_every == 0:
+            if run.step % steps == 0 or run.step % SAVE_EVERY == 0:
                 run.save()
             tick(run.step, run.step if run.ended else total, run.words)
     run.finish()
 
 
-class _Run:
+class _State:
     """What changes during training, its log and its files."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.job, self.net, self.optimizer, self.batches = stage.job, stage.net, stage.optimizer, stage.batches
+    def __init__(self, trainer: Trainer) -> None:
+        self.job, self.net, self.optimizer, self.batches = trainer.job, trainer.net, trainer.optimizer, trainer.batches
         # the others have nothing to remember
-        self.method = stage.method if isinstance(stage.method, nn.Module) else nn.Module()
+        self.method = trainer.method if isinstance(trainer.method, nn.Module) else nn.Module()
         self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
-        self.cost = Cost()
-        self.average, self.precision = Average(self.job.entry.train, self.net, self.batches), stage.precision
+        self.cost, self.makers = Cost(), [maker()]
+        self.average, self.precision = Average(self.job.entry.train, self.net, self.batches), trainer.precision
         self.lines: list[str] = []
-        stage.seed()
+        trainer.seed()
 
     @property
     def ended(self) -> str:
@@ -191,30 +155,31 @@ class _Run:
             tensors, facts = snapshot.read(path)
             if not facts:
                 raise ValueError(f"{path} is not a checkpoint of holdfast; delete it and run again")
-            snapshot.load_weights(self.net, snapshot.under("model", tensors), path)
-            snapshot.restore_optimizer(self.optimizer, snapshot.under("optimizer", tensors))
-            snapshot.load_weights(self.method, snapshot.under("method", tensors), path)
+            snapshot.load_weights(self.net, checkpoint.under("model", tensors), path)
+            checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
+            snapshot.load_weights(self.method, checkpoint.under("method", tensors), path)
             if self.average.model is not None:
-                snapshot.load_weights(self.average.model, snapshot.under("average", tensors), path)
-            self.batches.restore(snapshot.under("sampler", tensors))
-            set_generators(snapshot.under("generator", tensors))
+                snapshot.load_weights(self.average.model, checkpoint.under("average", tensors), path)
+            self.batches.restore(checkpoint.under("sampler", tensors))
+            set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
             self.best, self.best_epoch, self.words = facts["best"], facts["best_epoch"], facts["words"]
             self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
-            self.precision.fall_back(facts.get("float32_from"))
+            self.precision.fall_back(facts["float32_from"])
+            self.makers = distinct([*facts["made"], *self.makers])
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:
         """A snapshot from which the run goes on as if never stopped."""
-        tensors = snapshot.prefixed("model", self.net.state_dict())
-        tensors |= snapshot.prefixed("optimizer", snapshot.optimizer_tensors(self.optimizer))
-        tensors |= snapshot.prefixed("method", self.method.state_dict())
+        tensors = checkpoint.prefixed("model", self.net.state_dict())
+        tensors |= checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
+        tensors |= checkpoint.prefixed("method", self.method.state_dict())
         if self.average.model is not None:
-            tensors |= snapshot.prefixed("average", self.average.model.state_dict())
-        tensors |= snapshot.prefixed("sampler", self.batches.state())
-        tensors |= snapshot.prefixed("generator", generators())
+            tensors |= checkpoint.prefixed("average", self.average.model.state_dict())
+        tensors |= checkpoint.prefixed("sampler", self.batches.state())
+        tensors |= checkpoint.prefixed("generator", generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
-        facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from}
+        facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from, "made": self.makers}
         snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
@@ -253,7 +218,7 @@ class _Run:
             "best_epoch": self.best_epoch,
             "best": self.best,
         }
-        facts |= {"seconds": self.seconds, **asdict(self.cost)}
+        facts |= {"seconds": self.seconds, **asdict(self.cost), "made": self.makers}
         if self.precision.mixed is not None:
             facts["float32_from"] = self.precision.float32_from
         kept = {name: snapshot.digest(snapshot.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")}

@@ -1,0 +1,39 @@
+"""A subject: anything that classifies and is measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.evaluation.judge import predict
+from holdfast.rng import Rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A classifier under test: a model that a recipe trained, a user's own module, a metric with its neighbors.
+
+    ``name`` and ``seed`` say which row of a table it belongs to and ``group`` which classifier of that row it is, such
+    as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records and finished
+    parts go to ``folder``, and ``facts`` into the records. ``predict`` takes inputs of type ``dtype``; attacks need
+    ``model``, which is None where there is no module.
+    """
+
+    name: str
+    seed: int
+    group: str = ""
+    digest: str
+    folder: Path
+    facts: Mapping[str, Any]
+    predict: Callable[[Tensor, Rng], Tensor]
+    dtype: torch.dtype = torch.float32
+    model: nn.Module | None = None
+
+
+def network(model: nn.Module, **about: Any) -> Subject:
+    """A network as a subject; ``about`` holds the other fields of :class:`Subject`."""
+    return Subject(model=model, predict=partial(predict, model), **about)

@@ -1,0 +1,72 @@
+"""The tables [attacks], [craft] and [validate]: attacks by name, completed with what their role needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+from torch import nn
+
+from holdfast.attacks.transfer import Transfer
+from holdfast.contracts import Attack
+from holdfast.geometry import Threat
+from holdfast.recipes.build import Table, build, build_attack, member, section
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferPlan:
+    """An attack crafted on another model of the study; ``"self"`` is the same method trained with another seed."""
+
+    attack: Attack
+    source: str = "self"
+
+    def __post_init__(self) -> None:
+        Transfer(source=nn.Identity(), attack=self.attack)  # refuses, before training, what it cannot use
+
+
+def named_attack(name: str, value: Any) -> dict[str, Any]:
+    """The table of an entry of [attacks]; the attack is named as the entry unless another name is given."""
+    return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
+
+
+def read_attack(name: str, table: Table, threat: Threat) -> Attack | TransferPlan:
+    """An attack of the evaluation."""
+    where = f"attacks.{name}"
+    table = completed(table, where)
+    if table["name"] != "transfer":
+        return build_attack(table, where, threat)
+    table.pop("name")
+    return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
+
+
+def read_validation(value: Any, threat: Threat) -> Attack:
+    """The attack that selects the best epoch: PGD with 10 steps unless another is named."""
+    table = section({"name": value} if isinstance(value, str) else value, "validate")
+    table = completed(table if "name" in table else {"name": "pgd", "steps": 10, **table}, "validate")
+    return build_attack(table, "validate", threat)
+
+
+def with_crafting(value: Any, where: str) -> dict[str, Any]:
+    """The table of a method with its attack, and that of a method inside it, completed."""
+    table = section({"name": value} if isinstance(value, str) else value, where)
+    if "attack" in table:
+        table["attack"] = crafting(table["attack"], f"{where}.attack")
+    if "method" in table:
+        table["method"] = with_crafting(table["method"], f"{where}.method")
+    return table
+
+
+def crafting(value: Any, where: str) -> dict[str, Any]:
+    """An attack for training or transfer: PGD unless another is named, and its last iterate where there is a choice."""
+    table = {"name": "pgd", **section({"name": value} if isinstance(value, str) else value, where)}
+    return completed({"keep": "last", **table} if "keep" in _settings(table, where) else table, where)
+
+
+def completed(table: Table, where: str) -> dict[str, Any]:
+    """The table of an attack; the table of an attack inside it is completed for crafting."""
+    if "attack" not in _settings(table, where):
+        return dict(table)
+    return {**table, "attack": crafting(table.get("attack", {}), f"{where}.attack")}
+
+
+def _settings(table: Table, where: str) -> list[str]:
+    return [field.name for field in fields(member("attack", table["name"], where))]

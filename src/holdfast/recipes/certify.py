@@ -1,0 +1,88 @@
+"""The tables [metrics] and [certify]: metrics to learn for nearest neighbors, and what is certified of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from inspect import signature
+from math import inf
+from typing import Any
+
+from holdfast import members
+from holdfast.members import unknown
+from holdfast.recipes.build import section
+
+_GIVEN = ("random_state", "progress", "device")  # parameters of learners that the run sets
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifyPlan:
+    """What is certified: the number of test samples (None: all), the numbers of neighbors that vote, and the radii.
+
+    ``near`` limits the points of the predicted class that the bound for several votes looks at (None: all), and
+    ``box`` is where adversarial examples must lie (None: anywhere). Tables are read off at ``radii``; ``shard`` is
+    the number of samples between two stored parts.
+    """
+
+    samples: int | None = 1000
+    k: tuple[int, ...] = (1,)
+    radii: tuple[float, ...]
+    near: int | None = None
+    box: tuple[float, float] | None = None
+    shard: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.radii or not all(0 <= radius < inf for radius in self.radii):
+            raise ValueError(f"radii is {list(self.radii)} but robust error is asked at finite radii of zero or more")
+        if not self.k or not all(k > 0 and k % 2 for k in self.k) or len(set(self.k)) < len(self.k):
+            raise ValueError(f"k is {list(self.k)} but must be different odd numbers, so that a majority is one")
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"samples is {self.samples} but at least 1 is needed")
+        if self.shard < 1:
+            raise ValueError(f"shard is {self.shard} but a part holds at least 1 sample")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricPlan:
+    """One metric: a learner by the name of its file, with its settings."""
+
+    learner: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the learner draws random numbers; if not, it is fitted once for all seeds."""
+        return "random_state" in signature(learners()[self.learner]).parameters
+
+    def make(self, seed: int, device: str, progress: Callable[[int, float], None]) -> Any:
+        """The learner, not yet fitted."""
+        cls = learners()[self.learner]
+        known = signature(cls).parameters
+        given = {"random_state": seed, "progress": progress, "device": device}
+        return cls(**self.settings, **{name: value for name, value in given.items() if name in known})
+
+    def table(self) -> dict[str, Any]:
+        """The metric as a recipe writes it."""
+        return {"learner": self.learner, **self.settings}
+
+
+def read_metric(name: str, value: Any) -> MetricPlan:
+    """A metric from its table, or from the name of its learner alone."""
+    where = f"metrics.{name}"
+    table = section({"learner": value} if isinstance(value, str) else value, where)
+    learner = str(table.pop("learner", name.lower()))
+    if learner not in learners():
+        raise ValueError(f"{where}: {unknown(f'learner {learner!r}', learner, learners())}")
+    settings = [key for key in signature(learners()[learner]).parameters if key not in _GIVEN]
+    for key in table:
+        if key not in settings:
+            raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
+    return MetricPlan(learner=learner, settings=table)
+
+
+@cache
+def learners() -> Mapping[str, type]:
+    """The learners that give a metric, by the names of their files."""
+    folder = import_module("holdfast.learners")  # imports scikit-learn, for which --help must not wait
+    found = {name: members.member(folder, name) for name in members.names(folder)}
+    return {name: cls for name, cls in found.items() if hasattr(cls, "transform")}

@@ -1,0 +1,84 @@
+"""What made a result: versions of the code and of the libraries, and the commit."""
+
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LIBRARIES = ("holdfast", "torch", "numpy", "scikit-learn", "lightning-fabric")
+_EVERYWHERE = ("contracts.py", "geometry.py", "rng.py")  # code that every computation uses
+
+_COMPUTING = (
+    "losses",
+    "models",
+    "crafting",
+    "data",
+    "attacks",
+    "methods",
+    "certify",
+    "learners",
+    "evaluation",
+    "training",
+)
+
+Maker = Mapping[str, Any]
+
+
+@cache
+def code_version(*parts: str) -> str:
+    """A digest of the source files of these folders or modules of the package, and of torch's version.
+
+    Results are stored under this version, so that code that has changed computes them again.
+    """
+    paths = [_PACKAGE / part for part in (*_EVERYWHERE, *parts)]
+    files = {file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])}
+    digest = sha256(torch.__version__.encode())
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, holdfast and the libraries that compute, and the number of threads."""
+    machine = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    return machine | {name: version(name) for name in _LIBRARIES} | {"threads": str(torch.get_num_threads())}
+
+
+@cache
+def commit() -> str | None:
+    """The commit of holdfast's source, where it runs from a checkout."""
+    here = _PACKAGE.parents[1]
+    if not (here / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def computing_code() -> str:
+    """The version of all code that computes results: everything but commands, recipes and reports."""
+    return code_version(*_COMPUTING)
+
+
+def maker() -> Maker:
+    """What computes a result now: the version of the code, the libraries and the commit."""
+    return {"code": computing_code(), "versions": versions(), "commit": commit()}
+
+
+def distinct(makers: Iterable[Maker]) -> list[Maker]:
+    """The makers without repetition, in their order."""
+    found: list[Maker] = []
+    for one in makers:
+        if one not in found:
+            found.append(one)
+    return found

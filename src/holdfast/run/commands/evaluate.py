@@ -1,0 +1,83 @@
+"""`holdfast evaluate`: trained models, or the user's own, under attack."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.recipes import schema
+from holdfast.run.commands.options import (
+    Against,
+    Attacks,
+    Changes,
+    Data,
+    DataDir,
+    Device,
+    Mean,
+    Method,
+    Model,
+    Out,
+    Samples,
+    Size,
+    Std,
+    Weights,
+    check_subject,
+    default_out,
+    open_session,
+)
+from holdfast.run.progress import Progress
+
+
+def evaluate(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe name or the path of a .toml file.")] = None,
+    method: Method = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Only this seed of the recipe; with --model, the seed of the attacks.")
+    ] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+    model: Model = None,
+    weights: Weights = None,
+    data: Data = None,
+    size: Size = None,
+    mean: Mean = None,
+    std: Std = None,
+    threat: Against = None,
+    attack: Attacks = [],  # noqa: B006
+    samples: Samples = None,
+) -> None:
+    """Attack trained models, write records and the page; attacks and samples already done are not repeated.
+
+    Your own model needs no recipe:
+
+    holdfast evaluate --model nets:build --weights best.pt --data imagefolder:photos --threat linf:8/255
+    """
+    from holdfast.run import own_recipe, study
+    from holdfast.run.report import write_report
+
+    asked: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
+    asked |= {"threat": threat, "attack": attack, "samples": samples}
+    check_subject(recipe, model, {"method": method, "set": changes}, asked)
+    if model is not None:
+        loaded = own_recipe.read(model, **asked, seed=seed)
+        _check_folder(default_out(loaded, out), loaded)
+        chosen = study.rows(loaded)
+    else:
+        loaded = schema.load(str(recipe), changes)
+        chosen = study.rows(loaded, ("methods", "models"), method, seed)
+    with Progress() as progress:
+        session = open_session(loaded, out, data_dir, device, progress)
+        study.evaluate(session, chosen)
+    write_report(loaded, session.out, changes, None)
+
+
+def _check_folder(out: Path, recipe: schema.Recipe) -> None:
+    """Refuse a folder that holds results of something else: its page would be replaced."""
+    from holdfast.run.own_models import folder_of
+
+    (name,) = recipe.models
+    known = folder_of(out, name, recipe.evaluate.seed).parent
+    if out.exists() and not known.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+        raise ValueError(f"{out} holds something else than results of --model {name}; choose another --out")

@@ -1,0 +1,71 @@
+"""`holdfast list`: what recipes can name, with a sentence on each."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.members import unknown
+from holdfast.recipes import kinds, source, toml
+from holdfast.recipes.certify import learners
+
+Listing = list[tuple[str, str]]
+"""Names, each with a sentence."""
+
+
+def list_(
+    kind: Annotated[
+        str, typer.Argument(help="attacks, methods, models, heads, learners, data or recipes.")
+    ] = "recipes",
+) -> None:
+    """List what recipes can name, with a sentence on each; the recipes themselves where no kind is given."""
+    if kind not in KINDS:
+        raise ValueError(unknown(f"kind {kind!r}", kind, KINDS))
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, words in KINDS[kind]():
+        table.add_row(f"[bold]{escape(name)}[/bold]", escape(words))
+    Console().print(table)
+
+
+def _classes(kind: str) -> Listing:
+    return [(name, _first_line(kinds.member(kind, name))) for name in kinds.names(kind)]
+
+
+def _parts(kind: str) -> Listing:
+    """The classes of a part of models, with the defaults of their options, which `holdfast show` leaves out."""
+    return [(name, f"{words}{_options(kinds.member(kind, name))}") for name, words in _classes(kind)]
+
+
+def _options(cls: type) -> str:
+    defaults = {name: option.default for name, option in inspect.signature(cls).parameters.items()}
+    given = {name: value for name, value in defaults.items() if value not in (None, inspect.Parameter.empty)}
+    return f" Options: {', '.join(f'{name} = {toml.value(value)}' for name, value in given.items())}." if given else ""
+
+
+def _first_line(cls: type) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0].replace("``", "")
+
+
+def _data() -> Listing:
+    from holdfast import data
+
+    return [(name, data.about(name)) for name in data.names()]
+
+
+def _recipes() -> Listing:
+    return [(name, str(source.table(name).get("description", ""))) for name in source.names()]
+
+
+KINDS: Mapping[str, Callable[[], Listing]] = {
+    "attacks": lambda: _classes("attack"),
+    "methods": lambda: _classes("method"),
+    "models": lambda: _parts("encoder"),
+    "heads": lambda: _parts("head"),
+    "learners": lambda: [(name, _first_line(cls)) for name, cls in learners().items()],
+    "data": _data,
+    "recipes": _recipes,
+}

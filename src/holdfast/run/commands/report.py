@@ -1,0 +1,18 @@
+"""`holdfast report`: the page and the tables, again from the records."""
+
+from holdfast.recipes import schema
+from holdfast.run.commands.options import Changes, Markdown, Out, Recipe, check_file, default_out
+
+
+def report(
+    recipe: Recipe,
+    out: Out = None,
+    markdown: Markdown = None,
+    changes: Changes = [],  # noqa: B006
+) -> None:
+    """Write the page again from the records; no model is touched."""
+    from holdfast.run.report import write_report
+
+    loaded = schema.load(recipe, changes)
+    check_file(markdown, "--markdown")
+    write_report(loaded, default_out(loaded, out), changes, markdown, table=False)

@@ -1,0 +1,54 @@
+"""`holdfast sweep`: many values of some keys, compared on validation samples."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.run.commands.options import (
+    Changes,
+    DataDir,
+    Device,
+    Out,
+    Over,
+    Recipe,
+    Sampler,
+    Trials,
+    open_session,
+)
+from holdfast.run.progress import Progress
+
+
+def sweep(
+    recipe: Recipe,
+    over: Over = [],  # noqa: B006
+    method: Annotated[str | None, typer.Option("--method", help="The method to sweep; one sweep is of one.")] = None,
+    trials: Trials = None,
+    sampler: Sampler = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="The recipe's seed that every trial is trained with; default its first."),
+    ] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    changes: Changes = [],  # noqa: B006
+    device: Device = "auto",
+) -> None:
+    """Train one method with many values of some keys and find the best on validation samples; no test sample is used.
+
+    holdfast sweep quickstart --method AT --over train.optimizer.lr=1e-4..1e-1:log --over 'train.batch=[32,64]'
+
+    The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
+    all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.
+    """
+    from holdfast.report.sweep_page import text_sweep
+    from holdfast.run import sweep as sweeps
+
+    asked = sweeps.read(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
+    asked = asked.called_with(data_dir, device)
+    with Progress() as progress:
+        session = open_session(asked.recipe, out, data_dir, device, progress)
+        found = sweeps.run(asked, session)
+    print(text_sweep(found))
+    print(f"report: {session.out / 'sweep' / asked.method / 'sweep.html'}")
+    if found.command:
+        print(f"train the best: {found.command}")

@@ -1,0 +1,137 @@
+"""Nearest neighbors under the metrics of a recipe, as subjects."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from holdfast.certify.neighbors import Neighbors
+from holdfast.data import Split
+from holdfast.data.split import digest_of
+from holdfast.evaluation.measurements import Certified, Clean
+from holdfast.evaluation.subject import Subject
+from holdfast.recipes.build import json_table
+from holdfast.recipes.certify import CertifyPlan, MetricPlan
+from holdfast.records.parts import Part, Parts, made, seconds
+from holdfast.records.provenance import code_version
+from holdfast.rng import Rng
+from holdfast.run.session import Evaluation, Session
+
+
+def folder_of(out: Path, metric: str, k: int, seed: int) -> Path:
+    """Where the records of one metric and number of neighbors are stored."""
+    return out / metric / f"k-{k}" / f"seed-{seed}"
+
+
+def group_of(k: int) -> str:
+    """How a number of neighbors is called on the page."""
+    return f"K = {k}"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The metrics of [metrics], fitted on all training samples, each with every number of neighbors."""
+
+    session: Session
+
+    @property
+    def plan(self) -> CertifyPlan:
+        """What is certified."""
+        assert self.session.recipe.certify is not None  # a recipe with metrics has it
+        return self.session.recipe.certify
+
+    def prepare(self, metric: str, seed: int) -> None:
+        """Fit the metric unless it is fitted; settings that cannot be certified are refused before."""
+        train = self._train()
+        self._classifiers(train)
+        self._fit(metric, seed, train)
+
+    def evaluations(self, metric: str, seed: int) -> Iterator[Evaluation]:
+        """The certificates of one metric, for every number of neighbors."""
+        train = self._train()
+        fitted = self._fit(metric, seed, train)
+        matrix = torch.from_numpy(fitted["components"].T @ fitted["components"])
+        weights = {"kept": None, "digest": digest_of(torch.from_numpy(fitted["components"]))}
+        learner = self.session.recipe.metrics[metric].learner
+        facts = self.session.facts(metric, learner, seed, weights)
+        facts["training"] = {
+            "seconds": seconds(fitted),
+            "warnings": json.loads(str(fitted["warnings"])),
+            "made": [made(fitted)],
+        }
+        plan, samples = self.plan, self.session.samples(self.plan.samples)
+        for k, classifier in self._classifiers(train).items():
+            certifier = replace(classifier, matrix=matrix)
+            subject = Subject(
+                name=metric,
+                seed=seed,
+                group=group_of(k),
+                digest=f"{digest_of(matrix, train.x, train.y)} {k}",
+                folder=folder_of(self.session.out, metric, k, seed),
+                facts=facts | {"group": group_of(k)},
+                predict=_predict(certifier),
+                dtype=torch.float64,
+            )
+            recipe = {"k": k, "near": plan.near, "box": plan.box}
+            certificate = Certified(name="neighbors", certifier=certifier, recipe=recipe)
+            yield Evaluation(subject, samples, [Clean(), certificate], plan.shard)
+
+    def _train(self) -> Split:
+        """All training samples in the order of the file: nothing is selected here, so none is held out."""
+        data = self.session.training_data
+        parts = (data.train, data.valid)
+        index = torch.cat([part.index for part in parts])
+        order = index.argsort()
+        x, y = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("x", "y"))
+        return Split(x, y, index[order])
+
+    def _classifiers(self, train: Split) -> dict[int, Neighbors]:
+        """The classifiers by their number of neighbors, with no metric yet; all of them can take the samples."""
+        plan, (x, y) = self.plan, _inputs(train, self.session.device)
+        found = {k: Neighbors(points=x, labels=y, k=k, near=plan.near, box=plan.box) for k in plan.k}
+        for classifier in found.values():
+            classifier.check(_inputs(self.session.samples(plan.samples), self.session.device)[0])
+        return found
+
+    def _fit(self, metric: str, seed: int, train: Split) -> Part:
+        """The fitted metric, from the cache where it was fitted before; one without randomness is fitted once."""
+        plan = self.session.recipe.metrics[metric]
+        settings = [plan.learner, json_table(plan.settings), seed if plan.seeded else None]
+        key = ["metric", settings, digest_of(train.x, train.y)]
+        code = code_version("learners", "neighbors.py")
+        cache = Parts(self.session.out / "metrics")
+        return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(plan, metric, seed, train))
+
+    def _fitted(self, plan: MetricPlan, metric: str, seed: int, train: Split) -> Part:
+        (x, y), what, progress = _inputs(train), f"fit {metric}, seed {seed}", self.session.progress
+        learner = plan.make(
+            seed,
+            str(self.session.device),
+            lambda step, loss: progress(what, min(step, most - 1), most, f"{loss:.4g}"),
+        )
+        most = int(learner.get_params().get("max_iter", 1))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", ConvergenceWarning)
+            learner.fit(x.flatten(1).numpy(), y.numpy())
+        progress(what, most, most, "")
+        messages = [" ".join(str(warning.message).split()) for warning in caught]
+        return {
+            "components": np.asarray(learner.components_, dtype=np.float64),
+            "warnings": np.array(json.dumps(list(dict.fromkeys(messages)))),
+        }
+
+
+def _predict(neighbors: Neighbors) -> Callable[[Tensor, Rng], Tensor]:
+    return lambda x, rng: neighbors.predict(x)
+
+
+def _inputs(split: Split, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    batch = split.batch(torch.arange(len(split)), device or "cpu", torch.float64)
+    return batch.x, batch.y

@@ -1,0 +1,93 @@
+"""The user's own networks, as subjects."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.contracts import Attack
+from holdfast.evaluation.imported import Own, build, identity, importable, look
+from holdfast.evaluation.subject import network
+from holdfast.models.classifier import Normalize
+from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.build import json_table
+from holdfast.recipes.model import OwnModelPlan
+from holdfast.records.atomic import write_text
+from holdfast.records.stored import read_json
+from holdfast.run.attacked import under_attack
+from holdfast.run.session import Evaluation, Session
+
+
+def folder_name(name: str) -> str:
+    """A name as far as folders can have it."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "own"
+
+
+def folder_of(out: Path, name: str, seed: int) -> Path:
+    """Where the records of a network are stored."""
+    return out / folder_name(name) / f"seed-{seed}"
+
+
+@dataclass(frozen=True)
+class OwnModels:
+    """The networks of [models]; nothing is trained, and the seed is the one of the evaluation."""
+
+    session: Session
+
+    def prepare(self, name: str, seed: int) -> None:
+        """Nothing to train."""
+
+    def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]:
+        """The network under the attacks of the recipe; it may import from the working folder while it is measured."""
+        session, plan, folder = self.session, self.session.recipe.models[name], folder_of(self.session.out, name, seed)
+        weights = None if plan.weights is None else Path(plan.weights)
+        with importable(os.getcwd()):
+            module = build(plan.module, weights, session.data, seed)
+            model = session.fabric.to_device(Own(module, self._normalize(plan))).eval()
+            look(model, session.data, session.device)
+            known = identity(plan.module, model)
+            _claim(folder, known)
+            digest = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+            kept = {"kept": None if weights is None else weights.name, "digest": known["weights"]}
+            facts = session.facts(name, "own", seed, kept) | {"identity": known}
+            subject = network(model, name=name, seed=seed, digest=digest, folder=folder, facts=facts)
+            yield under_attack(session, subject, self._attacks())
+
+    def _normalize(self, plan: OwnModelPlan) -> nn.Module | None:
+        shape = tuple(self.session.data.test.x.shape[1:])
+        if not plan.mean:
+            return None
+        if len(shape) != 3 or len(plan.mean) not in (1, shape[0]):
+            raise ValueError(
+                f"--mean has {len(plan.mean)} numbers but samples have shape {shape}; give one number for each channel "
+                "of images, or one for all"
+            )
+        return Normalize(plan.mean, plan.std)
+
+    def _attacks(self) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
+        """The attacks of the recipe with the settings that go into records; a transfer needs a trained model."""
+        attacks = self.session.recipe.attacks.items()
+        return {name: (attack, json_table(attack)) for name, attack in attacks if not isinstance(attack, TransferPlan)}
+
+
+def _claim(folder: Path, known: Mapping[str, str]) -> None:
+    """Take the folder for this network; one that holds results of another network or of a recipe is refused."""
+    path = folder / "model.json"
+    if path.is_file():
+        found = read_json(path)
+        differs = [key for key in known if found.get(key) != known[key]]
+        if differs:
+            other = " and ".join(differs)
+            raise ValueError(
+                f"{folder} holds results of another model (other {other}); choose another --out or remove it"
+            )
+    elif folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        raise ValueError(f"{folder} holds something else than results of --model; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(known, indent=1) + "\n")

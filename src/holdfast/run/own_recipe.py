@@ -1,0 +1,108 @@
+"""The recipe that `holdfast evaluate --model` writes on its command line: one network of the user, data, a threat."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.contracts import Attack
+from holdfast.geometry import Threat
+from holdfast.recipes import source
+from holdfast.recipes.attack import completed
+from holdfast.recipes.build import build_attack, build_threat, scalar
+from holdfast.recipes.model import OwnModelPlan
+from holdfast.recipes.schema import DataPlan, EvaluatePlan, Recipe
+from holdfast.run.own_models import folder_name
+
+ATTACKS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
+"""What a model is attacked with unless attacks are named: these work in every norm."""
+
+_BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma that is not inside of a list or a table
+
+
+def read(
+    model: str,
+    *,
+    data: str | None,
+    threat: str | None,
+    weights: Path | None = None,
+    size: str | None = None,
+    mean: str | None = None,
+    std: str | None = None,
+    attack: Sequence[str] = (),
+    samples: int | None = None,
+    seed: int | None = None,
+) -> Recipe:
+    """A recipe from what was written on the command line."""
+    for option, value, example in (("--data", data, "imagefolder:PATH"), ("--threat", threat, "linf:8/255")):
+        if not value:
+            raise ValueError(f"--model needs {option} too, e.g. {option} {example}")
+    if (samples is not None and samples < 1) or (seed is not None and seed < 0):
+        raise ValueError(
+            f"--samples is {samples} and --seed {seed} but there must be a sample, and a seed is 0 or more"
+        )
+    allowed = build_threat(threat, "--threat")
+    attacks = _attacks(attack or ATTACKS, allowed)
+    file = None if weights is None else weights.name
+    return Recipe(
+        name=folder_name(model if weights is None else f"{model}-{weights.stem}"),
+        title=f"{model} under attack",
+        description=f"{data}; weights: {file or 'as built'}.",
+        seeds=(seed or 0,),
+        data=DataPlan(name=str(data), size=_size(size)),
+        threat=allowed,
+        models={model: _model(model, weights, mean, std)},
+        attacks=attacks,
+        evaluate=EvaluatePlan(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
+    )
+
+
+def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelPlan:
+    numbers = {key: _numbers(text, f"--{key}") for key, text in (("mean", mean), ("std", std))}
+    try:
+        return OwnModelPlan(module=module, weights=None if weights is None else str(weights), **numbers)
+    except ValueError as error:
+        raise ValueError(
+            f"--mean is {mean!r} and --std {std!r} but both need one number per channel, std above 0"
+        ) from error
+
+
+def _numbers(text: str | None, option: str) -> tuple[float, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    found: tuple[float, ...] = scalar(tuple[float, ...], parts, option)
+    return found
+
+
+def _attacks(given: Sequence[str], threat: Threat) -> dict[str, Attack]:
+    found: dict[str, Attack] = {}
+    for text in given:
+        name, where = "".join(text.split()), f"--attack {text}"
+        if name in found:
+            raise ValueError(f"{where} is given twice; give attacks that differ")
+        found[name] = build_attack(completed(_attack_table(text, where), where), where, threat)
+    return found
+
+
+def _attack_table(text: str, where: str) -> dict[str, Any]:
+    """The recipe's table of an attack written as name:key=value,key=value."""
+    name, _, rest = text.partition(":")
+    table: dict[str, Any] = {"name": name.strip()}
+    if table["name"] == "transfer":
+        raise ValueError(f"{where} crafts on another model of a recipe, and here there is none; leave it out")
+    for part in _BETWEEN.split(rest) if rest.strip() else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value) or key in table:
+            raise ValueError(
+                f"{where} has {part.strip()!r} where a new key=value is needed, e.g. pgd:steps=40,step=1/255"
+            )
+        table[key] = source.value(value)
+    return table
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
+    if len(parts) > 2 or not 1 <= parts[-1] <= parts[0] < 1 << 15:
+        raise ValueError(f"--size is {text!r} but must be a number of pixels, or two as in 256:224, the second smaller")
+    return parts[0], parts[-1]

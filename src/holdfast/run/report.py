@@ -1,0 +1,27 @@
+"""What a study writes: its tables on the terminal, its page, and its numbers as Markdown."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.recipes.schema import Recipe
+from holdfast.records.atomic import write_text
+from holdfast.report.page import write_page
+from holdfast.report.sections import study_page
+from holdfast.report.text import markdown as markdown_text
+from holdfast.report.text import text_table
+from holdfast.run.study import study_of
+
+
+def write_report(recipe: Recipe, out: Path, changes: Sequence[str], markdown: Path | None, table: bool = True) -> None:
+    """Print the tables of a study, write its page, and its numbers as Markdown where that is asked."""
+    study = study_of(recipe, out)
+    if table:
+        print(text_table(study))
+    if markdown is not None:
+        call = recipe.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
+        made, written = f"holdfast run {call}", f"holdfast report {call} --markdown FILE"
+        write_text(markdown, markdown_text(study, made, written))
+    path = out / "report.html"
+    write_page(path, study_page(study))
+    print(f"report: {path}")

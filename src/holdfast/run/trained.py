@@ -1,0 +1,138 @@
+"""Models that the methods of a recipe train, as subjects."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.attacks.transfer import Transfer
+from holdfast.contracts import Attack
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.evaluation.subject import network
+from holdfast.recipes import kinds
+from holdfast.recipes.assemble import build_model
+from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.build import json_table
+from holdfast.records import snapshot
+from holdfast.records.stored import read_json
+from holdfast.run.attacked import under_attack
+from holdfast.run.session import Evaluation, Session
+from holdfast.training.job import Job
+from holdfast.training.loop import train
+from holdfast.training.rehearsal import rehearse
+
+
+def folder_of(out: Path, method: str, seed: int) -> Path:
+    """Where a model and its records are stored."""
+    return out / method / f"seed-{seed}"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The models of [methods], one for each method and seed."""
+
+    session: Session
+
+    def job(self, method: str, seed: int) -> Job:
+        """The training job of one model."""
+        recipe = self.session.recipe
+        entry = recipe.methods[method]
+        assert recipe.validate is not None  # a recipe with methods has a threat
+        return Job(
+            entry=entry,
+            model=recipe.model_of(method),
+            validate=recipe.validate,
+            seed=seed,
+            folder=folder_of(self.session.out, method, seed),
+            init_from=self._start_file(entry.train.init_from, seed),
+        )
+
+    def _start_file(self, start: str | None, seed: int) -> Path | None:
+        if start is None:
+            return None
+        return (
+            folder_of(self.session.out, start, seed) / "best.safetensors"
+            if start in self.session.recipe.methods
+            else Path(start)
+        )
+
+    def rehearse(self, chosen: Iterable[tuple[str, int]]) -> None:
+        """Compute the first loss of each method that is still to be trained, so that a bad setting is refused early."""
+        line = [(name, seed) for method, seed in chosen for name in (*self._starts(method), method)]
+        todo = {name: seed for name, seed in line if not self.job(name, seed).done}
+        for place, (method, seed) in enumerate(todo.items()):
+            self.session.progress("try each method", place, len(todo), method)
+            try:
+                self._rehearse(method, seed)
+            except (ValueError, KeyError, FileNotFoundError) as error:
+                reason = error.args[0] if isinstance(error, KeyError) and error.args else error
+                raise ValueError(f"methods.{method}: {reason}") from error
+            except RuntimeError as error:
+                raise RuntimeError(f"methods.{method}: {error}") from error
+        if todo:
+            self.session.progress("try each method", len(todo), len(todo), "")
+
+    def _rehearse(self, method: str, seed: int) -> None:
+        session, starts = self.session, self._starts(method)
+        waits = starts and not self.job(starts[-1], seed).done
+        start = session.recipe.model_of(starts[-1]) if waits else None
+        with arithmetic(session.recipe.arithmetic):
+            rehearse(self.job(method, seed), session.training_data, session.fabric, start)
+
+    def _starts(self, method: str) -> list[str]:
+        """The methods that one starts from, in the order of training."""
+        methods = self.session.recipe.methods
+        start = methods[method].train.init_from
+        return [] if start is None or start not in methods else [*self._starts(start), start]
+
+    def prepare(self, method: str, seed: int) -> None:
+        """Train one model unless it is there; a model it starts from is trained first."""
+        session, job = self.session, self.job(method, seed)
+        if starts := self._starts(method):
+            self.prepare(starts[-1], seed)
+        what = f"train {method}, seed {seed}"
+
+        def tick(done: int, total: int, words: str) -> None:
+            session.progress(what, done, total, words)
+
+        train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic)
+
+    def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
+        """A trained model and the digest of its weights."""
+        session, job = self.session, self.job(method, seed)
+        if not job.done:
+            raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
+        data = session.training_data
+        job.check(data)  # records must not name settings that the weights were not trained with
+        path = job.folder / f"{session.recipe.evaluate.weights}.safetensors"
+        tensors, _ = snapshot.read(path)
+        digest = snapshot.digest(tensors)
+        if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != digest:
+            raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
+        model = build_model(session.recipe.model_of(method), data.shape, len(data.classes), seed)
+        snapshot.load_weights(model, tensors, path)
+        return session.fabric.to_device(model).eval(), digest
+
+    def evaluations(self, method: str, seed: int) -> Iterator[Evaluation]:
+        """The trained model under the attacks of the recipe."""
+        session, folder = self.session, folder_of(self.session.out, method, seed)
+        model, digest = self.model(method, seed)
+        weights = {"kept": session.recipe.evaluate.weights, "digest": digest}
+        facts = session.facts(method, kinds.name_of(session.recipe.methods[method].method), seed, weights)
+        trained = {key: value for key, value in read_json(folder / "trained.json").items() if key != "weights"}
+        facts["training"] = trained
+        subject = network(model, name=method, seed=seed, digest=digest, folder=folder, facts=facts)
+        attacks = {name: self.attack(name, method, seed) for name in session.recipe.attacks}
+        yield under_attack(session, subject, attacks)
+
+    def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
+        """An attack of the recipe on one model, with the settings that go into its records."""
+        seeds, plan = self.session.recipe.seeds, self.session.recipe.attacks[name]
+        settings = json_table(plan)
+        if not isinstance(plan, TransferPlan):
+            return plan, settings
+        other = seeds[(seeds.index(seed) + 1) % len(seeds)]
+        model, digest = self.model(method if plan.source == "self" else plan.source, other)
+        return Transfer(source=model, attack=plan.attack), {**settings, "weights": digest}

@@ -1,0 +1,71 @@
+"""A training job: everything that decides the weights of one model, and the folder it is stored in."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.contracts import Attack
+from holdfast.data import DataSet
+from holdfast.recipes.build import table_of
+from holdfast.recipes.model import ModelPlan
+from holdfast.recipes.schema import Entry
+from holdfast.recipes.stored import read_job
+from holdfast.records import snapshot
+from holdfast.records.atomic import write_text
+from holdfast.records.stored import read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One model to train: everything that decides its weights, and the folder it lives in."""
+
+    entry: Entry
+    model: ModelPlan
+    validate: Attack
+    seed: int
+    folder: Path
+    init_from: Path | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether training has ended."""
+        return (self.folder / "trained.json").is_file()
+
+    def table(self, data: DataSet) -> dict[str, Any]:
+        """What identifies the job: a folder that holds another one is not continued."""
+        start = None if self.init_from is None else snapshot.digest(snapshot.read(self.init_from)[0])
+        rest = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
+        return cast(dict[str, Any], table_of(self.entry)) | rest | {"data": data.digest, "init_from": start}
+
+    def check(self, data: DataSet) -> str:
+        """Refuse a folder that holds another job; returns the text that identifies this one."""
+        path, here = self.folder / "job.json", self.table(data)
+        text = json.dumps(here, indent=1, sort_keys=True) + "\n"
+        if not _same(path, text, here) if path.is_file() else self.done:
+            raise ValueError(f"{self.folder} holds a model of other settings; choose another --out or remove it")
+        return text
+
+    def claim(self, data: DataSet) -> None:
+        """Take the folder for this job and remove what a killed process left: half-written files, an old checkpoint."""
+        text = self.check(data)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for partial in self.folder.glob(".*.part"):
+            partial.unlink(missing_ok=True)
+        if self.done:
+            (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        elif not (self.folder / "job.json").is_file():
+            write_text(self.folder / "job.json", text)
+
+
+def _same(path: Path, text: str, table: dict[str, Any]) -> bool:
+    """Whether a file holds this job, written by this version or by an earlier one with other options."""
+    if path.read_text(encoding="utf-8") == text:
+        return True
+    stored = read_json(path)
+    try:
+        entry, model, validate = read_job(stored)
+    except (ValueError, KeyError):
+        return False
+    rest = {"model": table_of(model), "validate": table_of(validate)}
+    return stored | cast(dict[str, Any], table_of(entry)) | rest == table
