@@ -79,7 +79,7 @@ def test_records_hold_what_the_certifier_says(tmp_path: Path, digits: Any) -> No
             np.testing.assert_allclose(records.columns["radius:l2:neighbors"], found.radius, rtol=1e-9)
             np.testing.assert_allclose(records.columns["upper:l2:neighbors"], found.upper, rtol=1e-9)
             assert records.facts["certifier"]["k"] == k
-    assert [one.title for one in study.classifiers] == ["K = 1", "K = 3"]
+    assert list(study.certified()) == [("K = 1", "l2:neighbors"), ("K = 3", "l2:neighbors")]
     assert (tmp_path / "report.html").is_file()
 
 
@@ -185,7 +185,7 @@ def test_a_folder_of_other_settings_is_refused_before_anything_is_fitted(tmp_pat
             certify.run(other, tmp_path, None, told, metric, seed, "cpu")
     assert Scaled.fits == 1
     study = certify.run(other, tmp_path, None, told, "Scaled", 0, "cpu")  # made anew, so nothing else is left
-    assert [len(run.records) for run in study.runs()] == [4, 4]
+    assert [len(run.records) for run in study.runs] == [4, 4]
 
 
 def test_a_device_without_float64_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_a_study_says_its_threat_and_its_resolved_recipe(study: SimpleNamespace,
     page = study_of(recipe, finished(recipe, study.out))
     assert (page.norm, page.eps, page.title) == ("linf", 0.2, "tiny <study>")
     assert "lambda1 = 0.5" in page.recipe  # a default, written out
-    assert json.dumps(dict(page.versions))
+    assert all(json.dumps(run.records.facts["versions"]) for run in page.runs)
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(None, range(10)), (3, [0, 3, 6]), (10, range(10)), (99, range(10))])

@@ -25,9 +25,9 @@ from holdfast.recipes.build import json_table
 from holdfast.recipes.certificate import CertificateRecipe, MetricPlan
 from holdfast.records.records import Records
 from holdfast.records.stored import read_arrays, write_arrays
-from holdfast.report.certified import Certified, CertifiedStudy
-from holdfast.report.certified_page import write_certified
-from holdfast.report.study import Run
+from holdfast.report.page import write_page
+from holdfast.report.sections import study_page
+from holdfast.report.study import Run, Study
 from holdfast.rng import Rng
 from holdfast.run.study import commit, open_fabric, versions
 
@@ -178,20 +178,18 @@ def records_folder(out: Path, metric: str, k: int, seed: int) -> Path:
     return out / metric / f"k-{k}" / f"seed-{seed}" / "records"
 
 
-def study_of(recipe: CertificateRecipe, out: Path) -> CertifiedStudy:
+def study_of(recipe: CertificateRecipe, out: Path) -> Study:
     """The certificates of a recipe that are there, as one study."""
-    classifiers = [Certified(title=f"K = {k}", runs=runs) for k in recipe.certify.k if (runs := _runs(recipe, out, k))]
-    if not classifiers:
+    runs = [run for k in recipe.certify.k for run in _runs(recipe, out, k)]
+    if not runs:
         raise FileNotFoundError(f"{out} holds no certificates to report; run `holdfast certify {recipe.name}` first")
-    facts = classifiers[0].runs[0].records.facts
-    return CertifiedStudy(
+    return Study(
         name=recipe.name,
         title=recipe.title,
         description=recipe.description,
-        classifiers=classifiers,
+        runs=runs,
         radii=recipe.certify.radii,
         recipe=toml.dumps(recipe.table()),
-        versions={**facts["versions"], "commit": str(facts["commit"])},
     )
 
 
@@ -204,7 +202,7 @@ def _runs(recipe: CertificateRecipe, out: Path, k: int, besides: Collection[tupl
             if (metric, seed) not in besides and (folder / "facts.json").is_file():
                 records = Records.load(folder)
                 _check_settings(recipe, metric, records, folder)
-                runs.append(Run(name=metric, method=plan.learner, seed=seed, records=records))
+                runs.append(Run(name=metric, method=plan.learner, seed=seed, records=records, group=f"K = {k}"))
     return runs
 
 
@@ -228,7 +226,7 @@ def run(
     metric: str | None = None,
     seed: int | None = None,
     device: str = "auto",
-) -> CertifiedStudy:
+) -> Study:
     """Fit and certify what is missing and write the page, report.html, of all that is there."""
     desk = Desk.open(recipe, out, data_dir, device, progress)
     chosen = desk.chosen(metric, seed)
@@ -239,10 +237,10 @@ def run(
     return report(recipe, out)
 
 
-def report(recipe: CertificateRecipe, out: Path) -> CertifiedStudy:
+def report(recipe: CertificateRecipe, out: Path) -> Study:
     """Write the page, report.html, from the records under a folder; nothing is fitted or certified."""
     study = study_of(recipe, out)
-    write_certified(out / "report.html", study)
+    write_page(out / "report.html", study_page(study))
     return study
 
 

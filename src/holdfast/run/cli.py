@@ -248,7 +248,7 @@ def sweep(
     The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
     all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.
     """
-    from holdfast.report.sweep import text_sweep
+    from holdfast.report.sweep_page import text_sweep
     from holdfast.run import sweep as sweeps
 
     plan = sweeps.plan(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
@@ -274,7 +274,7 @@ def certify(
     device: Device = "auto",
 ) -> None:
     """Learn the metrics of a recipe and prove radii for their nearest neighbours; run again to go on."""
-    from holdfast.report.certified import text_certified
+    from holdfast.report.text import text_table
     from holdfast.run.certify import run as certify_all
     from holdfast.run.markdown import write_certificates
 
@@ -283,7 +283,7 @@ def certify(
         check_file(markdown, "--markdown")
     with Progress() as progress:
         study = certify_all(plan, _out(plan, out), data_dir, progress.tell, metric, seed, device)
-    print(text_certified(study))
+    print(text_table(study))
     if markdown is not None:
         write_certificates(study, changes, markdown)
     print(f"report: {_out(plan, out) / 'report.html'}")

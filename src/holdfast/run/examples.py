@@ -12,7 +12,7 @@ from holdfast.crafting.arithmetic import arithmetic
 from holdfast.evaluation.judge import judge
 from holdfast.geometry import Threat
 from holdfast.records.atomic import write_bytes
-from holdfast.report.text import share_text
+from holdfast.report.table import share_text
 from holdfast.rng import Rng
 from holdfast.run.study import Workshop
 from holdfast.statistics import Share

@@ -25,7 +25,8 @@ from holdfast.recipes.schema import EvaluatePlan, completed
 from holdfast.records.atomic import write_text
 from holdfast.records.records import Records
 from holdfast.records.stored import read_json
-from holdfast.report.html import write_page
+from holdfast.report.page import write_page
+from holdfast.report.sections import study_page
 from holdfast.report.study import Run, Study
 from holdfast.run.study import Progress, commit, open_fabric, versions
 
@@ -170,7 +171,7 @@ def evaluate_own(
             tick=lambda done, total, said: progress(f"attack {plan.model}", done, total, said),
         )
     page = out / "report.html"
-    write_page(page, study_of(plan, records))
+    write_page(page, study_page(study_of(plan, records)))
     return records, page
 
 
@@ -232,5 +233,4 @@ def study_of(plan: OwnPlan, records: Records) -> Study:
         eps=plan.threat.eps,
         threat=str(plan.threat),
         recipe=toml.dumps(plan.table()),
-        versions=facts["versions"] | {"commit": str(facts["commit"])},
     )

@@ -26,7 +26,8 @@ from holdfast.recipes.schema import Recipe, TransferPlan, read
 from holdfast.records import snapshot
 from holdfast.records.records import Records
 from holdfast.records.stored import read_json, read_lines
-from holdfast.report.html import write_page
+from holdfast.report.page import write_page
+from holdfast.report.sections import study_page
 from holdfast.report.study import Run, Study
 from holdfast.training.rehearsal import rehearse
 from holdfast.training.train import Job, train
@@ -240,7 +241,7 @@ def _check_settings(recipe: Recipe, method: str, records: Records, folder: Path)
 def report(recipe: Recipe, out: Path) -> Path:
     """Write the page from the records under a folder; no model is touched."""
     path = out / "report.html"
-    write_page(path, study_of(recipe, finished(recipe, out)))
+    write_page(path, study_page(study_of(recipe, finished(recipe, out))))
     return path
 
 
@@ -255,7 +256,6 @@ def study_of(recipe: Recipe, runs: list[Run]) -> Study:
         eps=recipe.threat.eps,
         threat=str(recipe.threat),
         recipe=toml.dumps(recipe.table()),
-        versions=runs[0].records.facts.get("versions", {}) | {"commit": str(runs[0].records.facts.get("commit"))},
     )
 
 
