@@ -150,7 +150,7 @@ def _points(sweep: Sweep, trials: Sequence[Trial], x: Sequence[Any]) -> Trace:
         "x": list(x),
         "y": [100 * cell.mean for cell in cells],
         "text": [literal(f"trial {trial.number}: {trial.values_text}") for trial in trials],
-        "error_y": error_bars(cells, width=2),
+        "error_y": error_bars(cells, width=2) | {"color": _OTHER},
         "marker": {
             "color": [_BEST if best else _OTHER for best in chosen],
             "symbol": ["star" if best else "circle" for best in chosen],

@@ -8,11 +8,11 @@ import numpy as np
 
 from holdfast.records.records import Records
 from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, literal, marks
-from holdfast.report.format import eps_text
+from holdfast.report.format import eps_text, percent
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_name
 from holdfast.report.summary import bounds, certified_error, empirical_error
-from holdfast.report.table import Cell, Column, Measure, Table, cell_text, share_table
+from holdfast.report.table import Cell, Column, Measure, Table, share_table
 from holdfast.statistics import Share
 
 ORDER = 40
@@ -43,7 +43,7 @@ def section(study: Study) -> Section | None:
         sentences=_NOTE,
         tables=[error_table(*given, study.radii, looks) for given in each],
         plots=[error_plot(*given, study.radii, looks) for given in each],
-        lead=[_ranking(*given, radius) for given in each for radius in study.radii],
+        lead=[_ranking(*given, study.radii) for given in each if study.radii],
         in_text=True,
     )
 
@@ -73,11 +73,13 @@ def _cell(runs: Sequence[Run], error: Error, certificate: str, radius: float) ->
     return Cell(tuple(error(run.records, certificate, radius) for run in runs))
 
 
-def _ranking(caption: str, certificate: str, groups: Groups, radius: float) -> str:
-    cells = {name: _cell(runs, certified_error, certificate, radius) for name, runs in groups.items()}
-    order = sorted(cells, key=lambda name: cells[name].mean)
-    each = ", ".join(f"{name} {cell_text(cells[name])}" for name in order)
-    return f"{caption}: certified error in percent at radius {eps_text(radius)}, lowest first: {each}."
+def _ranking(caption: str, certificate: str, groups: Groups, radii: Sequence[float]) -> str:
+    parts = []
+    for radius in radii:
+        means = {name: _cell(runs, certified_error, certificate, radius).mean for name, runs in groups.items()}
+        ranked = sorted(means, key=lambda name: means[name])
+        parts.append(f"at {eps_text(radius)} " + ", ".join(f"{name} {percent(means[name])}" for name in ranked))
+    return f"{caption}, mean certified error in percent, lowest first: {'; '.join(parts)}."
 
 
 def error_plot(

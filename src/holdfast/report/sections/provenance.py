@@ -105,10 +105,11 @@ def _warnings(study: Study) -> list[str]:
             f"These results were made by {len(different)} different versions of the code or its libraries; "
             "the provenance section names them for each run."
         )
-    others = [run.label for run in study.runs if any(m.code != study.code for m in (*trainers(run), *makers(run)))]
+    others = [run for run in study.runs if any(m.code != study.code for m in (*trainers(run), *makers(run)))]
     if study.code and others:
+        who = "All results" if len(others) == len(study.runs) else f"Results of {listed([run.label for run in others])}"
         found.append(
-            f"{listed(others)}: made by other code than the code that wrote this page ({study.code[:12]}), "
-            "so a run today may give other numbers."
+            f"{who} were made by other code than the code that wrote this page ({study.code[:12]}); "
+            "made again they may differ."
         )
     return found

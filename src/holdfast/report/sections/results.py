@@ -112,7 +112,7 @@ def _cards(study: Study, table: Table) -> Iterator[Card]:
         clean, robust = _cell(row, CLEAN), _cell(row, WORST)
         if robust.spread:
             note = f"clean {percent(clean.mean)} % · {seeds_text(robust.spread.n)}"
-            yield Card(name=row.name, color=row.color, value=robust, unit="% robust accuracy", note=note)
+            yield Card(name=row.name, color=row.color, value=robust, unit="% robust", note=note)
 
 
 def _cell(row: Row, place: int) -> Cell:

@@ -30,7 +30,8 @@ _NOTE = (
 
 def section(study: Study) -> Section | None:
     """A plot for each logged number, and a table of all trainings."""
-    table, plots = training_table(study), training_plots(study)
+    plots = training_plots(study)
+    table = training_table(study, folded=bool(plots))
     return (
         Section(
             id="training",
@@ -46,7 +47,7 @@ def section(study: Study) -> Section | None:
     )
 
 
-def training_table(study: Study) -> Table | None:
+def training_table(study: Study, folded: bool = False) -> Table | None:
     """Seconds, passes and epochs of each training; None if no run was trained. Groups share one training."""
     trained = {(run.name, run.seed): run.records.facts.get("training") for run in study.runs}
     known = {key: facts for key, facts in trained.items() if facts}
@@ -56,7 +57,7 @@ def training_table(study: Study) -> Table | None:
         for (name, seed), facts in known.items()
     ]
     kinds: dict[str, Kind] = dict.fromkeys(["Seed", *columns], "number")
-    return listing("Method", kinds, rows, "Cost of each training", folded=True) if rows else None
+    return listing("Method", kinds, rows, "Cost of each training", folded) if rows else None
 
 
 def _number_text(value: float | None) -> str:
