@@ -35,21 +35,25 @@ class Mark:
     symbol: str
 
 
-def marks(names: Iterable[str], colors: Sequence[str] = COLORS) -> dict[str, Mark]:
+def marks(names: Iterable[str], palette: Sequence[str] = COLORS) -> dict[str, Mark]:
     """A color and a symbol for each name, so that no line relies on color alone."""
-    return {
-        name: Mark(colors[i % len(colors)], SYMBOLS[i % len(SYMBOLS)]) for i, name in enumerate(dict.fromkeys(names))
-    }
+    distinct = enumerate(dict.fromkeys(names))
+    return {name: Mark(palette[i % len(palette)], SYMBOLS[i % len(SYMBOLS)]) for i, name in distinct}
 
 
-def colors(names: Iterable[str]) -> dict[str, str]:
+def colors(names: Iterable[str], palette: Sequence[str] = COLORS) -> dict[str, str]:
     """The color of each name alone."""
-    return {name: mark.color for name, mark in marks(names).items()}
+    return {name: mark.color for name, mark in marks(names, palette).items()}
 
 
 def literal(name: str) -> str:
     """A name escaped for plotly, which interprets some HTML in every text."""
     return html.escape(name, quote=False)
+
+
+def scatter(name: str, x: Sequence[Any], y: Sequence[float | None], mode: str = "lines+markers") -> Trace:
+    """Points or lines with a name for the legend."""
+    return {"type": "scatter", "mode": mode, "name": literal(name), "x": list(x), "y": list(y)}
 
 
 def error_bars(cells: Sequence[Cell], width: int = 3) -> dict[str, Any]:

@@ -6,21 +6,18 @@ from collections.abc import Sequence
 
 from holdfast.report.format import eps_text, listed, percent, seeds_text
 from holdfast.report.study import Study
-from holdfast.report.summary import Comparison, compared, worst
+from holdfast.report.summary import Comparison, compared, robust_accuracy
 from holdfast.report.table import Cell
 
 
 def headline(study: Study) -> list[str]:
     """Robust accuracy of each method, the best first, and which differences are significant."""
-    if study.norm is None or study.eps is None:
-        return []
-    norm, eps = study.norm, study.eps
-    groups = study.attacked()
-    cells = {title: Cell(tuple(worst(run.records, norm, eps) for run in runs)) for title, runs in groups.items()}
+    cells = robust_accuracy(study)
     ranked = {title: cells[title] for title in sorted(cells, key=lambda title: -cells[title].mean)}
-    where = f"Robust accuracy at {norm} eps {eps_text(eps)}"
+    if not ranked:
+        return []
     several = [_caution(study)] if len(ranked) > 1 else []
-    return [f"{where}, {_ranking(study, ranked)}.", *_verdicts(study, list(ranked)), *several]
+    return [_ranking(study, ranked), *_verdicts(study, list(ranked)), *several]
 
 
 def _ranking(study: Study, ranked: dict[str, Cell]) -> str:
@@ -29,7 +26,9 @@ def _ranking(study: Study, ranked: dict[str, Cell]) -> str:
     samples = " to ".join(str(n) for n in dict.fromkeys((sizes[0], sizes[-1])))
     bound = "at most " if study.unmeasured() else ""
     each = ", ".join(f"{title} {_robust(cell, bound)}" for title, cell in ranked.items())
-    return f"worst case over {attacks} attack{'s' * (attacks != 1)}, on {samples} samples: {each}"
+    where = f"{study.norm} eps {eps_text(study.eps or 0.0)}"
+    scope = f"worst case over {attacks} attack{'s' * (attacks != 1)}, on {samples} samples"
+    return f"Robust accuracy at {where}, {scope}: {each}."
 
 
 def _robust(cell: Cell, bound: str) -> str:

@@ -23,6 +23,14 @@ def worst(records: Records, norm: str, eps: float) -> Share:
     return Share.of(records.held(eps, norm))
 
 
+def robust_accuracy(study: Study) -> dict[str, Cell]:
+    """The worst case of each title at the stated norm and eps; empty if the study states none."""
+    if study.norm is None or study.eps is None:
+        return {}
+    norm, eps = study.norm, study.eps
+    return {t: Cell(tuple(worst(run.records, norm, eps) for run in runs)) for t, runs in study.attacked().items()}
+
+
 def against(records: Records, attack: str, eps: float) -> Share:
     """Robust accuracy against one attack within ``eps``."""
     return Share.of(records.right & ~records.beaten(attack, eps))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.atomic import write_text
-from holdfast.report.figures import COLORS, Plot, Trace, error_bars, figure, literal
+from holdfast.report.figures import COLORS, Plot, Trace, error_bars, figure, literal, scatter
 from holdfast.report.format import plain
 from holdfast.report.page import Page, Section, write_page
 from holdfast.report.sections.recipe import recipe_section
@@ -87,7 +87,7 @@ def _row(sweep: Sweep, trial: Trial) -> Row:
 
 
 def _space(sweep: Sweep) -> Section:
-    table = listing("Key", {"Values": "words"}, ([axis.key, axis.values] for axis in sweep.axes))
+    table = listing(["Key", "Values"], ([axis.key, axis.values] for axis in sweep.axes), words=["Values"])
     return Section(id="space", title="Search space", tables=[table])
 
 
@@ -108,15 +108,8 @@ def sweep_plots(sweep: Sweep) -> list[Plot]:
 def _history(sweep: Sweep, done: Sequence[Trial]) -> Plot:
     numbers = [trial.number for trial in done]
     points = _points(sweep, done, numbers)
-    line: Trace = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "best so far",
-        "x": numbers,
-        "y": list(accumulate(points["y"], max)),
-        "line": {"color": _BEST, "width": 1.5, "shape": "hv"},
-        "hoverinfo": "skip",
-    }
+    style = {"line": {"color": _BEST, "width": 1.5, "shape": "hv"}, "hoverinfo": "skip"}
+    line = scatter("best so far", numbers, list(accumulate(points["y"], max)), "lines") | style
     return _plot("the trial", [line, points], {"title": {"text": "trial"}})
 
 
@@ -143,12 +136,7 @@ def _plot(against: str, traces: list[Trace], xaxis: dict[str, Any]) -> Plot:
 def _points(sweep: Sweep, trials: Sequence[Trial], x: Sequence[Any]) -> Trace:
     cells = [Cell((trial.robust,)) for trial in trials]
     chosen = [trial is sweep.best for trial in trials]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "trials",
-        "x": list(x),
-        "y": [100 * cell.mean for cell in cells],
+    return scatter("trials", x, [100 * cell.mean for cell in cells], "markers") | {
         "text": [literal(f"trial {trial.number}: {trial.values_text}") for trial in trials],
         "error_y": error_bars(cells, width=2) | {"color": _OTHER},
         "marker": {

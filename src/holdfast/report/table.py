@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,16 +60,13 @@ def share_text(share: Share | None) -> str:
     return cell_text(Cell((share,)))
 
 
-Kind = Literal["number", "words", "code"]
-
-
 @dataclass(frozen=True)
 class Column:
     """The head of a column; ``words`` are aligned left and may wrap, ``code`` is set in a fixed width."""
 
     title: str
     note: str = ""
-    kind: Kind = "number"
+    kind: Literal["number", "words", "code"] = "number"
     highlighted: bool = False
 
 
@@ -96,12 +93,19 @@ class Table:
 
 
 def listing(
-    head: str, columns: Mapping[str, Kind], rows: Iterable[Sequence[str]], caption: str = "", folded: bool = False
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str = "",
+    *,
+    words: Collection[str] = (),
+    code: Collection[str] = (),
+    folded: bool = False,
 ) -> Table:
-    """A table of plain text; the first text of each row is its name."""
-    heads = tuple(Column(title, kind=kind) for title, kind in columns.items())
+    """A table of plain text with the titles of its columns; the first text of each row is its name."""
+    head, *others = titles
+    columns = tuple(Column(t, kind="words" if t in words else "code" if t in code else "number") for t in others)
     body = tuple(Row(name=name, cells=tuple(cells)) for name, *cells in rows)
-    return Table(head=head, columns=heads, rows=body, caption=caption, folded=folded)
+    return Table(head=head, columns=columns, rows=body, caption=caption, folded=folded)
 
 
 Measure = Callable[[Records], Share | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, literal, marks
+from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
 from holdfast.report.format import eps_text
 from holdfast.report.page import Section
 from holdfast.report.study import Study
@@ -70,25 +70,13 @@ def _bounds(name: str, mark: Mark, points: Sequence[Point]) -> Trace:
 
 
 def _line(name: str, points: Sequence[Point]) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": literal(name),
-        "legendgroup": name,
-        "cliponaxis": False,
-        "x": [point.eps for point in points],
-        "y": [100 * point.cell.mean for point in points],
-    }
+    x, y = [point.eps for point in points], [100 * point.cell.mean for point in points]
+    return scatter(name, x, y) | {"legendgroup": name, "cliponaxis": False}
 
 
 def _bound_legend() -> Trace:
     gray = "#7a8794"
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "upper bound, not measured",
-        "x": [None],
-        "y": [None],
+    return scatter("upper bound, not measured", [None], [None]) | {
         "line": {"color": gray, "dash": "dot", "width": 1},
         "marker": {"color": gray, "symbol": "circle-open", "size": 6},
     }

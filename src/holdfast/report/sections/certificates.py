@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from holdfast.records.records import Records
-from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, literal, marks
+from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
 from holdfast.report.format import eps_text, percent
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_name
@@ -111,13 +111,8 @@ def _grid(records: Sequence[Records], certificate: str) -> list[float]:
 
 def _points(name: str, cells: Mapping[float, Cell]) -> Trace:
     known = {radius: cell for radius, cell in cells.items() if cell.known}
-    return {
-        "type": "scatter",
-        "name": literal(name),
-        "x": list(known),
-        "y": [100 * cell.mean for cell in known.values()],
-        "hovertemplate": "radius %{x:.4g}: %{y:.1f} %<extra>%{fullData.name}</extra>",
-    }
+    hover = "radius %{x:.4g}: %{y:.1f} %<extra>%{fullData.name}</extra>"
+    return scatter(name, list(known), [100 * cell.mean for cell in known.values()]) | {"hovertemplate": hover}
 
 
 def _line(name: str, cells: Mapping[float, Cell], mark: Mark, dash: str) -> Trace:

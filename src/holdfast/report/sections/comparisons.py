@@ -8,7 +8,7 @@ from holdfast.report.format import p_text
 from holdfast.report.page import Section
 from holdfast.report.study import Study
 from holdfast.report.summary import SIGNIFICANT, Comparison, compared
-from holdfast.report.table import Kind, Table, listing
+from holdfast.report.table import Table, listing
 
 ORDER = 20
 
@@ -32,9 +32,8 @@ def _section(sentences: Sequence[str], tables: Sequence[Table] = ()) -> Section:
 
 
 def _table(pairs: Sequence[Comparison]) -> Table:
-    numbers = ("Seed", "Only first robust", "Only second robust", "p", "p after Holm")
-    kinds: dict[str, Kind] = {"Second": "words", **dict.fromkeys(numbers, "number"), "More robust": "words"}
-    return listing("First", kinds, map(_row, pairs))
+    titles = ("First", "Second", "Seed", "Only first robust", "Only second robust", "p", "p after Holm", "More robust")
+    return listing(titles, map(_row, pairs), words=("Second", "More robust"))
 
 
 def _row(pair: Comparison) -> list[str]:

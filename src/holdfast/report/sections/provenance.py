@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.report.format import listed
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study
-from holdfast.report.table import UNKNOWN, Kind, Table, listing
+from holdfast.report.table import UNKNOWN, Table, listing
 
 ORDER = 90
 
@@ -79,22 +79,21 @@ def section(study: Study) -> Section | None:
 
 
 def _runs(study: Study) -> Table:
-    kinds: dict[str, Kind] = {"Method": "words", "Seed": "number", "Data": "words"}
-    kinds |= {"Weights": "code", "Trained by": "code", "Measured by": "code"}
-    return listing("Run", kinds, map(_run, study.runs))
+    words, code = ("Method", "Data"), ("Digest", "Weights", "Trained by", "Measured by")
+    return listing(["Run", "Seed", *words, *code], map(_run, study.runs), words=words, code=code)
 
 
 def _run(run: Run) -> list[str]:
     data, weights = run.records.facts.get("data", {}), run.records.facts.get("weights", UNKNOWN)
     digest = weights["digest"] if isinstance(weights, Mapping) else weights
     by = [", ".join(dict.fromkeys(m.name for m in found)) or UNKNOWN for found in (trainers(run), makers(run))]
-    named = f"{data.get('name', UNKNOWN)} {str(data.get('digest', ''))[:12]}"
-    return [run.title, run.method, str(run.seed), named, str(digest)[:12], *by]
+    digests = [str(digest)[:12] for digest in (data.get("digest", UNKNOWN), digest)]
+    return [run.title, str(run.seed), run.method, str(data.get("name", UNKNOWN)), *digests, *by]
 
 
 def _makers(study: Study) -> Table:
     rows = [[maker.name, maker.commit[:12] or UNKNOWN, maker.versions_text()] for maker in all_makers(study)]
-    return listing("Code", {"Commit": "code", "Versions": "words"}, rows, "Code and libraries")
+    return listing(["Code", "Commit", "Versions"], rows, "Code and libraries", words=["Versions"], code=["Commit"])
 
 
 def _warnings(study: Study) -> list[str]:

@@ -12,27 +12,24 @@ from holdfast.report.format import eps_text, listed, percent, seeds_text
 from holdfast.report.headline import headline
 from holdfast.report.page import Card, Section
 from holdfast.report.study import Study
-from holdfast.report.summary import against, worst
-from holdfast.report.table import UNKNOWN, Cell, Column, Kind, Measure, Row, Table, listing, share_table
+from holdfast.report.summary import against, robust_accuracy, worst
+from holdfast.report.table import UNKNOWN, Cell, Column, Measure, Table, listing, share_table
 from holdfast.statistics import Share
 
 ORDER = 10
-CLEAN, WORST = 0, 1
-"""The cells of clean accuracy and of the worst case in a row of the main table."""
 
 
 def section(study: Study) -> Section | None:
     """The main table, attacks at other threats, and the settings of all attacks."""
     if not study.attacked():
         return None
-    main = main_table(study)
-    tables = [main, other_table(study), settings_table(study)]
+    tables = [main_table(study), other_table(study), settings_table(study)]
     return Section(
         id="results",
         title="Results",
         sentences=_sentences(study),
         tables=[table for table in tables if table is not None],
-        cards=list(_cards(study, main)),
+        cards=list(_cards(study)),
         lead=headline(study),
         warnings=[*_outside(study), *_not_attacked(study)],
         in_text=True,
@@ -77,12 +74,10 @@ def other_table(study: Study) -> Table | None:
 
 def settings_table(study: Study) -> Table | None:
     """The threat and the settings of each attack."""
-    rows = [
-        [name, attack.norm, eps_text(attack.eps), _goal(attack), _settings(attack)]
-        for name, attack in study.attacks().items()
-    ]
-    kinds: dict[str, Kind] = {"Norm": "words", "eps": "number", "Objective": "words", "Settings": "words"}
-    return listing("Attack", kinds, rows, "Settings of the attacks", folded=True) if rows else None
+    rows = [[name, a.norm, eps_text(a.eps), _goal(a), _settings(a)] for name, a in study.attacks().items()]
+    titles = ("Attack", "Norm", "eps", "Objective", "Settings")
+    words = ("Norm", "Objective", "Settings")
+    return listing(titles, rows, "Settings of the attacks", words=words, folded=True) if rows else None
 
 
 def _goal(attack: AttackFacts) -> str:
@@ -107,18 +102,13 @@ def _worst_case(study: Study, norm: str, eps: float) -> tuple[Column, Measure]:
     return column, lambda records: worst(records, norm, eps)
 
 
-def _cards(study: Study, table: Table) -> Iterator[Card]:
-    for row in table.rows if study.norm is not None else ():
-        clean, robust = _cell(row, CLEAN), _cell(row, WORST)
-        if robust.spread:
-            note = f"clean {percent(clean.mean)} % · {seeds_text(robust.spread.n)}"
-            yield Card(name=row.name, color=row.color, value=robust, unit="% robust", note=note)
-
-
-def _cell(row: Row, place: int) -> Cell:
-    cell = row.cells[place]
-    assert isinstance(cell, Cell)
-    return cell
+def _cards(study: Study) -> Iterator[Card]:
+    groups = study.attacked()
+    for title, cell in robust_accuracy(study).items():
+        if cell.spread:
+            clean = Cell(tuple(_clean(run.records) for run in groups[title]))
+            note = f"clean {percent(clean.mean)} % · {seeds_text(cell.spread.n)}"
+            yield Card(name=title, color=colors(groups)[title], value=cell, unit="% robust", note=note)
 
 
 def _outside(study: Study) -> Iterator[str]:

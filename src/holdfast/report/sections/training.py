@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from holdfast.report.figures import Mark, Plot, Trace, colors, figure, literal, marks
+from holdfast.report.figures import Mark, Plot, Trace, colors, figure, marks, scatter
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
-from holdfast.report.table import UNKNOWN, Kind, Table, listing
+from holdfast.report.table import UNKNOWN, Table, listing
 
 ORDER = 50
 
@@ -56,8 +56,7 @@ def training_table(study: Study, folded: bool = False) -> Table | None:
         [name, str(seed), *(_number_text(facts.get(c)) for c in columns.values())]
         for (name, seed), facts in known.items()
     ]
-    kinds: dict[str, Kind] = dict.fromkeys(["Seed", *columns], "number")
-    return listing("Method", kinds, rows, "Cost of each training", folded) if rows else None
+    return listing(["Method", "Seed", *columns], rows, "Cost of each training", folded=folded) if rows else None
 
 
 def _number_text(value: float | None) -> str:
@@ -105,12 +104,9 @@ def _number(value: object) -> bool:
 def _log_line(run: Run, scalar: str, split: str, mark: Mark, dash: str) -> Trace:
     rows = [row for row in run.metrics if row.get("split") == split and _number(row.get(scalar)) and "step" in row]
     points = list(_thinned([(float(row["step"]), float(row[scalar])) for row in rows]))
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if split == "valid" else "lines",
-        "name": f"{literal(run.title)}, seed {run.seed}, {split}",
-        "x": [x for x, _ in points],
-        "y": [y for _, y in points],
+    mode = "lines+markers" if split == "valid" else "lines"
+    name = f"{run.title}, seed {run.seed}, {split}"
+    return scatter(name, [x for x, _ in points], [y for _, y in points], mode) | {
         "opacity": 1 if split == "valid" else 0.75,
         "line": {"color": mark.color, "dash": dash, "width": 2 if split == "valid" else 1.2},
         "marker": {"color": mark.color, "symbol": mark.symbol, "size": 5},
