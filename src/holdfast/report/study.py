@@ -95,6 +95,11 @@ class Study:
         for records in certified[1:]:
             check_same_samples(certified[0], records)
 
+    @property
+    def titles(self) -> list[str]:
+        """The titles of all runs, in the order of their first run."""
+        return list(by_title(self.runs))
+
     def attacked(self) -> dict[str, list[Run]]:
         """The runs of each title that accuracy is tabulated for: all but those that only have certificates."""
         return by_title(run for run in self.runs if run.records.attacks or not run.certificates)

@@ -28,8 +28,7 @@ def section(study: Study) -> Section | None:
 
 def accuracy_plot(study: Study, norm: str) -> Plot:
     """Robust accuracy against eps; measured points are filled and joined, upper bounds are hollow and dotted."""
-    groups = study.attacked()
-    looks = marks(groups)
+    groups, looks = study.attacked(), marks(study.titles)
     grid = curve_grid([run.records for runs in groups.values() for run in runs], norm)
     traces: list[Trace] = []
     for name, runs in groups.items():
@@ -40,7 +39,7 @@ def accuracy_plot(study: Study, norm: str) -> Plot:
         traces.append(_bound_legend())
     alt = f"Line chart of robust accuracy in percent against {norm} eps up to {eps_text(grid[-1])}, for "
     drawn = curve_figure(traces, f"{norm} eps", "robust accuracy (%)")
-    return Plot(f"Robust accuracy against {norm} eps", alt + ", ".join(looks), drawn, wide=True)
+    return Plot(f"Robust accuracy against {norm} eps", alt + ", ".join(groups), drawn, wide=True)
 
 
 def _measured(name: str, mark: Mark, points: Sequence[Point]) -> Trace:

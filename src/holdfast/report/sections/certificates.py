@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,83 +27,87 @@ _NOTE = (
     "Over several seeds: mean ± standard deviation; brackets span the 95 % Wilson intervals of all seeds.",
 )
 
-Groups = Mapping[str, Sequence[Run]]
 Error = Callable[[Records, str, float], Share]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The runs of each name that have one certificate in one group: what one table and one plot show."""
+
+    title: str
+    certificate: str
+    runs: Mapping[str, Sequence[Run]]
+
+    @property
+    def norm(self) -> str:
+        return self.certificate.partition(":")[0]
+
+    def cell(self, name: str, error: Error, radius: float) -> Cell:
+        return Cell(tuple(error(run.records, self.certificate, radius) for run in self.runs[name]))
+
+    def measure(self, error: Error, radius: float) -> Measure:
+        return lambda records: error(records, self.certificate, radius)
 
 
 def section(study: Study) -> Section | None:
     """A table and a plot for each norm, certifier and group: radii of two norms cannot be compared."""
-    found = study.certified()
-    if not found:
+    groups = [_Group(_title(*key), key[1], by_name(runs)) for key, runs in study.certified().items()]
+    if not groups:
         return None
-    looks = marks(run.name for runs in found.values() for run in runs)
-    each = [(title(*key), key[1], by_name(runs)) for key, runs in found.items()]
+    looks = marks(name for group in groups for name in group.runs)
     return Section(
         id="certificates",
         title="Certificates",
         sentences=_NOTE,
-        tables=[error_table(*given, study.radii, looks) for given in each],
-        plots=[error_plot(*given, study.radii, looks) for given in each],
-        lead=[_ranking(*given, study.radii) for given in each if study.radii],
+        tables=[_table(group, study.radii, looks) for group in groups],
+        plots=[_plot(group, study.radii, looks) for group in groups],
+        lead=[_ranking(group, study.radii) for group in groups if study.radii],
         in_text=True,
     )
 
 
-def title(group: str, certificate: str) -> str:
-    """The classifier with the norm of its radii and its certifier."""
+def _title(group: str, certificate: str) -> str:
     norm, _, certifier = certificate.partition(":")
     return ", ".join(filter(None, [group, f"{norm} radii of {certifier}"]))
 
 
-def error_table(
-    caption: str, certificate: str, groups: Groups, radii: Sequence[float], looks: Mapping[str, Mark]
-) -> Table:
+def _table(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> Table:
     """Clean error, and certified and empirical error at each radius."""
-    measures = [(Column("Clean error"), _at(empirical_error, certificate, 0.0))]
+    measures = [(Column("Clean error"), group.measure(empirical_error, 0.0))]
     for radius in radii:
         for name, error in (("Certified", certified_error), ("Empirical", empirical_error)):
-            measures.append((Column(f"{name} {eps_text(radius)}"), _at(error, certificate, radius)))
-    return share_table(groups, measures, {name: mark.color for name, mark in looks.items()}, caption)
+            measures.append((Column(f"{name} {eps_text(radius)}"), group.measure(error, radius)))
+    return share_table(group.runs, measures, {name: mark.color for name, mark in looks.items()}, group.title)
 
 
-def _at(error: Error, certificate: str, radius: float) -> Measure:
-    return lambda records: error(records, certificate, radius)
-
-
-def _cell(runs: Sequence[Run], error: Error, certificate: str, radius: float) -> Cell:
-    return Cell(tuple(error(run.records, certificate, radius) for run in runs))
-
-
-def _ranking(caption: str, certificate: str, groups: Groups, radii: Sequence[float]) -> str:
+def _ranking(group: _Group, radii: Sequence[float]) -> str:
     parts = []
     for radius in radii:
-        means = {name: _cell(runs, certified_error, certificate, radius).mean for name, runs in groups.items()}
+        means = {name: group.cell(name, certified_error, radius).mean for name in group.runs}
         ranked = sorted(means, key=lambda name: means[name])
         parts.append(f"at {eps_text(radius)} " + ", ".join(f"{name} {percent(means[name])}" for name in ranked))
-    return f"{caption}, mean certified error in percent, lowest first: {'; '.join(parts)}."
+    return f"{group.title}, mean certified error in percent, lowest first: {'; '.join(parts)}."
 
 
-def error_plot(
-    caption: str, certificate: str, groups: Groups, radii: Sequence[float], looks: Mapping[str, Mark]
-) -> Plot:
+def _plot(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> Plot:
     """Robust error against the radius: certified solid, empirical dotted; the true error lies between the two."""
-    norm, _, _ = certificate.partition(":")
-    grid = _grid([run.records for runs in groups.values() for run in runs], certificate)
-    traces = []
-    for name, runs in groups.items():
+    grid, traces = _grid(group), []
+    for name in group.runs:
         for kind, error, dash in (("certified", certified_error, "solid"), ("empirical", empirical_error, "dot")):
-            cells = {radius: _cell(runs, error, certificate, radius) for radius in grid}
+            cells = {radius: group.cell(name, error, radius) for radius in grid}
             traces.append(_line(f"{name}, {kind}", cells, looks[name], dash))
-        cells = {radius: _cell(runs, certified_error, certificate, radius) for radius in radii}
+        cells = {radius: group.cell(name, certified_error, radius) for radius in radii}
         traces.append(_bars(f"{name}, certified, 95 %", cells, looks[name]))
-    alt = f"Line chart of certified and empirical robust error against the {norm} radius for {', '.join(groups)}"
-    figure = curve_figure(traces, f"{norm} radius", "robust error (%)")
-    return Plot(f"{caption}: robust error against the radius", alt, figure, wide=True)
+    what = f"robust error against the {group.norm} radius"
+    alt = f"Line chart of certified and empirical {what} for {', '.join(group.runs)}"
+    figure = curve_figure(traces, f"{group.norm} radius", "robust error (%)")
+    return Plot(f"{group.title}: {what}", alt, figure, wide=True)
 
 
-def _grid(records: Sequence[Records], certificate: str) -> list[float]:
+def _grid(group: _Group) -> list[float]:
     """The radii at which the error of some run changes, thinned to as many as a screen can show."""
-    ends = np.concatenate([np.concatenate(bounds(one, certificate)) for one in records])
+    records = [run.records for runs in group.runs.values() for run in runs]
+    ends = np.concatenate([np.concatenate(bounds(one, group.certificate)) for one in records])
     ends = np.unique(ends[np.isfinite(ends)])
     if len(ends) > _POINTS:
         ends = np.quantile(ends, np.linspace(0, 1, _POINTS))

@@ -58,8 +58,7 @@ def main_table(study: Study) -> Table:
         (Column(name, "minimal" if a.minimal else ""), _under(name, study.eps or 0.0))
         for name, a in study.stated_attacks().items()
     ]
-    groups = study.attacked()
-    return share_table(groups, measures, colors(groups))
+    return share_table(study.attacked(), measures, colors(study.titles))
 
 
 def other_table(study: Study) -> Table | None:
@@ -67,9 +66,8 @@ def other_table(study: Study) -> Table | None:
     stated = study.stated_attacks()
     others = {name: a for name, a in study.attacks().items() if math.isfinite(a.eps) and name not in stated}
     measures = [(Column(name, f"{a.norm} {eps_text(a.eps)}"), _under(name, a.eps)) for name, a in others.items()]
-    groups = study.attacked()
     caption = "Attacks at another norm or eps, each at its own eps"
-    return share_table(groups, measures, colors(groups), caption) if measures else None
+    return share_table(study.attacked(), measures, colors(study.titles), caption) if measures else None
 
 
 def settings_table(study: Study) -> Table | None:
@@ -103,12 +101,12 @@ def _worst_case(study: Study, norm: str, eps: float) -> tuple[Column, Measure]:
 
 
 def _cards(study: Study) -> Iterator[Card]:
-    groups = study.attacked()
+    groups, looks = study.attacked(), colors(study.titles)
     for title, cell in robust_accuracy(study).items():
         if cell.spread:
             clean = Cell(tuple(_clean(run.records) for run in groups[title]))
             note = f"clean {percent(clean.mean)} % · {seeds_text(cell.spread.n)}"
-            yield Card(name=title, color=colors(groups)[title], value=cell, unit="% robust", note=note)
+            yield Card(name=title, color=looks[title], value=cell, unit="% robust", note=note)
 
 
 def _outside(study: Study) -> Iterator[str]:

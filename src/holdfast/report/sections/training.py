@@ -32,31 +32,30 @@ def section(study: Study) -> Section | None:
     """A plot for each logged number, and a table of all trainings."""
     plots = training_plots(study)
     table = training_table(study, folded=bool(plots))
-    return (
-        Section(
-            id="training",
-            title="Training",
-            sentences=[_NOTE] if plots else [],
-            tables=[table] if table else [],
-            legend=colors(by_title(study.runs)) if plots else {},
-            plots=plots,
-            warnings=_warnings(study),
-        )
-        if table or plots
-        else None
+    if table is None and not plots:
+        return None
+    looks = colors(study.titles)
+    return Section(
+        id="training",
+        title="Training",
+        sentences=[_NOTE] if plots else [],
+        tables=[table] if table else [],
+        legend={run.title: looks[run.title] for run in study.runs if run.metrics},
+        plots=plots,
+        warnings=_warnings(study),
     )
 
 
 def training_table(study: Study, folded: bool = False) -> Table | None:
-    """Seconds, passes and epochs of each training; None if no run was trained. Groups share one training."""
-    trained = {(run.name, run.seed): run.records.facts.get("training") for run in study.runs}
-    known = {key: facts for key, facts in trained.items() if facts}
-    columns = {column: name for column, name in _COLUMNS.items() if any(name in facts for facts in known.values())}
-    rows = [
-        [name, str(seed), *(_number_text(facts.get(c)) for c in columns.values())]
-        for (name, seed), facts in known.items()
-    ]
-    return listing(["Method", "Seed", *columns], rows, "Cost of each training", folded=folded) if rows else None
+    """Seconds, passes and epochs of each training, once if groups share it; None if no run was trained."""
+    trained = [(run, facts) for run in study.runs if (facts := run.records.facts.get("training"))]
+    columns = {title: name for title, name in _COLUMNS.items() if any(name in facts for _, facts in trained)}
+    rows = dict.fromkeys(
+        (run.name, str(run.seed), *(_number_text(facts.get(name)) for name in columns.values()))
+        for run, facts in trained
+    )
+    titles = ["Method", "Seed", *columns]
+    return listing(titles, rows, "Cost of each training", folded=folded) if rows else None
 
 
 def _number_text(value: float | None) -> str:
@@ -74,9 +73,7 @@ def _warnings(study: Study) -> list[str]:
 
 def training_plots(study: Study) -> list[Plot]:
     """One small figure for each logged number with all runs in it; numbers of the validation split come first."""
-    groups = by_title(study.runs)
-    looks = marks(groups)
-    plots = []
+    groups, looks, plots = by_title(study.runs), marks(study.titles), []
     for scalar in _scalars(study):
         traces = [
             trace
