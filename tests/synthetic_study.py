@@ -24,7 +24,7 @@ def _columns(rng: np.random.Generator, n: int, clean: float, strength: float) ->
     y = rng.integers(0, 10, n)
     label = np.where(rng.random(n) < clean, y, (y + 1) % 10)
     columns = {"index": np.arange(n) * 3, "y": y, "label": label}
-    breaks_at = rng.gamma(2.0, strength / 2, n)  # the eps at which a perfect attack breaks each sample
+    breaks_at = rng.gamma(2.0, strength / 2, n)  # the eps at which a perfect attack fools each sample
     for name, attack in ATTACKS.items():
         skill = 0.55 if name == "FGSM" else 0.95
         reach = attack.eps if attack.norm == "linf" else attack.eps / 6
@@ -66,6 +66,7 @@ def _make_run(name: str, seed: int, *, clean: float = 0.95, strength: float = 0.
         "seed": seed,
         "data": {"name": "digits", "digest": "d" * 64},
         "weights": "a" * 64,
+        "versions": {"holdfast": "0.1.0", "torch": "2.13.0"},
         "commit": "c" * 40,
         "attacks": {attack: given.facts() for attack, given in ATTACKS.items()},
         "training": {"seconds": 40.0, "forwards": 90_000, "backwards": 80_000, "epochs": 6, "best_epoch": 5},
@@ -85,7 +86,6 @@ def _make_study(runs: list[Run]) -> Study:
         eps=0.3,
         threat="linf perturbations of at most 0.3, pixels stay in [0, 1]",
         recipe='name = "synthetic"\n\n[data]\nname = "digits"\n',
-        versions={"holdfast": "0.1.0", "torch": "2.13.0"},
     )
 
 

@@ -1,4 +1,4 @@
-"""The words, tables and page of a sweep: every trial is there, and no name or value can do anything."""
+"""The sentences, tables and page of a sweep show every trial and escape names and values."""
 
 import csv
 import io
@@ -7,10 +7,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from test_html import HOSTILE, Page
+from test_page import HOSTILE, Page
 
-from holdfast.report.sweep import DONE, FAILED, RUNNING, Axis, Sweep, Trial, csv_text, markdown, text_sweep, words
-from holdfast.report.sweep_page import render_sweep, sweep_plots
+from holdfast.report.page import render
+from holdfast.report.sweep import DONE, FAILED, RUNNING, Axis, Sweep, Trial, conclusions, csv_text
+from holdfast.report.sweep_page import markdown, sweep_page, sweep_plots, text_sweep
 from holdfast.statistics import Share
 
 
@@ -50,24 +51,26 @@ def hostile(sweep: Sweep) -> Sweep:
     return replace(sweep, **texts, axes=axes, trials=[trial, failed], versions={HOSTILE: HOSTILE})
 
 
-def test_the_earliest_of_the_best_wins_and_the_others_follow(sweep: Sweep) -> None:
+def test_trials_are_ranked_and_the_earliest_of_equals_is_best(sweep: Sweep) -> None:
     assert sweep.best is sweep.trials[1]
     assert [trial.number for trial in sweep.ranked] == [1, 3, 0, 2, 4]
     assert (sweep.ended, sweep.running) == (4, 1)
     assert replace(sweep, trials=sweep.trials[2:3]).best is None
 
 
-def test_words_say_the_interval_the_number_and_the_caution(sweep: Sweep) -> None:
+def test_sentences_have_the_interval_the_number_and_the_caution(sweep: Sweep) -> None:
     best = Share(31, 50)
-    said = " ".join(words(sweep))
-    assert f"95 % interval {100 * best.low:.1f} to {100 * best.high:.1f}" in said
-    assert "Best of 3: trial 1 (beta 6.123, form b) holds 62.0 % of 50 validation samples" in said
-    assert "looks better than it is" in said
-    assert "1 of 5 trials failed." in said
-    assert "1 of 5 trials did not end yet." in said
+    sentences = " ".join(conclusions(sweep))
+    assert f"95 % interval {100 * best.low:.1f} to {100 * best.high:.1f}" in sentences
+    assert (
+        "Best of 3: trial 1 (beta 6.123, form b) has a robust accuracy of 62.0 % on 50 validation samples" in sentences
+    )
+    assert "looks better than it is" in sentences
+    assert "1 of 5 trials failed." in sentences
+    assert "1 of 5 trials are still running." in sentences
 
 
-def test_tables_hold_every_trial(sweep: Sweep) -> None:
+def test_tables_have_every_trial(sweep: Sweep) -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(sweep))))
     assert [int(row["trial"]) for row in rows] == [0, 1, 2, 3, 4]
     assert float(rows[1]["beta"]) == 6.123456789
@@ -80,7 +83,7 @@ def test_tables_hold_every_trial(sweep: Sweep) -> None:
     assert sweep.command in markdown(sweep)
 
 
-def test_plots_show_every_trial_that_ended(sweep: Sweep) -> None:
+def test_plots_show_every_finished_trial(sweep: Sweep) -> None:
     history, beta, form = sweep_plots(sweep)
     line, points = history.figure["data"]
     assert line["y"] == [40.0, 62.0, 62.0]
@@ -94,16 +97,16 @@ def test_plots_show_every_trial_that_ended(sweep: Sweep) -> None:
     assert sweep_plots(replace(sweep, trials=sweep.trials[2:3])) == []
 
 
-def test_the_page_shows_it_all(sweep: Sweep) -> None:
-    page = Page(render_sweep(sweep))
+def test_the_page_shows_trials_plots_and_sentences(sweep: Sweep) -> None:
+    page = Page(render(sweep_page(sweep)))
     assert page.count("tr") == 1 + len(sweep.trials) + 1 + len(sweep.axes)
     assert sum("data-plot" in attributes for _, attributes in page.elements) == 3
-    for text in (sweep.command, "the loss is nan", "6.123", "0.5..20:log", *words(sweep)):
+    for text in (sweep.command, "the loss is nan", "6.123", "0.5..20:log", *conclusions(sweep)):
         assert text in page.text
 
 
-def test_no_name_or_value_can_do_anything(sweep: Sweep) -> None:
-    source, tame = render_sweep(hostile(sweep)), render_sweep(replace(sweep, axes=sweep.axes[:1]))
+def test_names_and_values_are_escaped(sweep: Sweep) -> None:
+    source, tame = render(sweep_page(hostile(sweep))), render(sweep_page(replace(sweep, axes=sweep.axes[:1])))
     page = Page(source)
     assert page.count("script") == Page(tame).count("script") == 3
     assert page.count("img") == 0

@@ -166,7 +166,7 @@ def test_the_worst_case_is_the_closed_form(here: Path, call: Any) -> None:
     assert records.held(EPS, "linf").tolist() == held.tolist()
     assert list(records.attacks) == list(own_recipe.ATTACKS)
     share = 100 * held.mean()
-    assert f"nets:build holds {share:.1f} %" in done.out
+    assert f"nets:build {share:.1f} % (95 % interval" in done.out
     assert "| nets:build " in done.out
     assert done.out.splitlines()[-1] == "report: out/report.html"
     page = (here / "out" / "report.html").read_text()

@@ -1,58 +1,111 @@
-"""What one page is about: several trained models under one stated threat."""
+"""What one page reports: models under attack, classifiers with certificates, or both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from holdfast.records.facts import AttackFacts
 from holdfast.records.records import Records
 
+_RADIUS = "radius:"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One trained model: how it is called on the page, its method and seed, its records and its training log."""
+    """The records of one model: its name on the page, its method and seed, and its training log.
+
+    ``group`` tells classifiers of one name apart, such as ``"K = 1"`` and ``"K = 11"``; it is empty for networks.
+    """
 
     name: str
     method: str
     seed: int
     records: Records
     metrics: Sequence[Mapping[str, Any]] = ()
+    group: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name of the model with its group."""
+        return f"{self.name}, {self.group}" if self.group else self.name
+
+    @property
+    def label(self) -> str:
+        """The title with the seed."""
+        return f"{self.title} (seed {self.seed})"
+
+    @property
+    def certificates(self) -> list[str]:
+        """The certificates of this run as ``<norm>:<certifier>``."""
+        return [name.removeprefix(_RADIUS) for name in self.records.columns if name.startswith(_RADIUS)]
+
+
+def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each title, seeds ascending, titles in the order of their first run."""
+    return _grouped(runs, lambda run: run.title)
+
+
+def by_name(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each name, seeds ascending; for runs of one group, whose name need not repeat it."""
+    return _grouped(runs, lambda run: run.name)
+
+
+def _grouped(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return {name: sorted(group, key=lambda run: run.seed) for name, group in groups.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Runs to compare at one ``norm`` and ``eps``; runs of one name are the same method trained with other seeds."""
+    """Runs to compare; runs of one name and group are the same method trained with different seeds.
+
+    ``norm`` and ``eps`` say where robust accuracy is compared and ``threat`` says it in words; they are absent when
+    nothing was attacked. ``radii`` are the radii at which certified error is tabulated. ``code`` is the digest of the
+    code that writes the page; results made by other code are marked.
+    """
 
     name: str
     title: str
     description: str
     runs: Sequence[Run]
-    norm: str
-    eps: float
-    threat: str
     recipe: str
-    versions: Mapping[str, str] = field(default_factory=dict)
+    norm: str | None = None
+    eps: float | None = None
+    threat: str = ""
+    radii: Sequence[float] = ()
+    code: str = ""
 
     def __post_init__(self) -> None:
         if not self.runs:
             raise ValueError(f"the study {self.name!r} has no runs to report; train and evaluate at least one")
-        keys = [(run.name, run.seed) for run in self.runs]
+        if (self.norm is None) != (self.eps is None):
+            raise ValueError(f"the study {self.name!r} has norm {self.norm} and eps {self.eps}; give both or neither")
+        keys = [(run.title, run.seed) for run in self.runs]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice:
             raise ValueError(f"the study {self.name!r} holds {twice[0]!r} with seed {twice[1]} twice; name them apart")
         self.attacks()
+        certified = [run.records for run in self.runs if run.certificates]
+        for records in certified[1:]:
+            check_same_samples(certified[0], records)
 
-    def by_name(self) -> dict[str, list[Run]]:
-        """The runs of each name, seeds ascending, names in the order they were given."""
-        groups: dict[str, list[Run]] = {}
-        for run in self.runs:
-            groups.setdefault(run.name, []).append(run)
-        return {name: sorted(runs, key=lambda run: run.seed) for name, runs in groups.items()}
+    @property
+    def titles(self) -> list[str]:
+        """The titles of all runs, in the order of their first run."""
+        return list(by_title(self.runs))
+
+    def attacked(self) -> dict[str, list[Run]]:
+        """The runs of each title that accuracy is tabulated for: all but those that only have certificates."""
+        return by_title(run for run in self.runs if run.records.attacks or not run.certificates)
 
     def attacks(self) -> dict[str, AttackFacts]:
-        """Every attack of any run by name; one name must mean one threat in all runs."""
+        """The attacks of all runs by name; one name must mean one threat in all runs."""
         found: dict[str, AttackFacts] = {}
         for name, attack in (item for run in self.runs for item in run.records.attacks.items()):
             first = found.setdefault(name, attack)
@@ -63,6 +116,38 @@ class Study:
                 )
         return found
 
+    def stated_attacks(self) -> dict[str, AttackFacts]:
+        """The attacks that measure robust accuracy at the stated norm and eps."""
+        if self.eps is None:
+            return {}
+        return {name: a for name, a in self.attacks().items() if a.norm == self.norm and a.speaks_for(self.eps)}
+
+    def unmeasured(self) -> list[Run]:
+        """The runs whose robust accuracy at the stated eps is an upper bound: no attack measured it there."""
+        if self.norm is None or self.eps is None:
+            return []
+        runs = [run for group in self.attacked().values() for run in group]
+        return [run for run in runs if not run.records.measured(self.eps, self.norm)]
+
     def norms(self) -> list[str]:
-        """The norms that were attacked, the stated one first."""
-        return list(dict.fromkeys([self.norm, *(attack.norm for attack in self.attacks().values())]))
+        """The norms of the attacks, the stated norm first."""
+        stated = [] if self.norm is None else [self.norm]
+        return list(dict.fromkeys([*stated, *(attack.norm for attack in self.attacks().values())]))
+
+    def certified(self) -> dict[tuple[str, str], list[Run]]:
+        """The runs that have each certificate ``<norm>:<certifier>``, by group and certificate."""
+        found: dict[tuple[str, str], list[Run]] = {}
+        for run in self.runs:
+            for certificate in run.certificates:
+                found.setdefault((run.group, certificate), []).append(run)
+        return found
+
+
+def check_same_samples(a: Records, b: Records) -> None:
+    """Refuse to compare two models that were not measured on the same samples with the same labels."""
+    for name, what in (("index", "samples"), ("y", "labels")):
+        if not np.array_equal(a.columns[name], b.columns[name]):
+            raise ValueError(
+                f"two models of {len(a)} and {len(b)} records were not measured on the same {what}, so they cannot be "
+                "compared; evaluate both on the same data in the same order"
+            )

@@ -1,4 +1,4 @@
-"""What records say: the share that holds under attack, comparisons of models, accuracy against eps."""
+"""Numbers computed from records: robust accuracy, paired comparisons, accuracy against eps, certified error."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ from itertools import combinations
 
 import numpy as np
 
-from holdfast.records.records import Records
-from holdfast.report.study import Run, Study
+from holdfast.records.records import Array, Records
+from holdfast.report.study import Run, Study, check_same_samples
+from holdfast.report.table import Cell
 from holdfast.statistics import Share, holm, mcnemar
 
 _GRID = 21
 SIGNIFICANT = 0.05
 
 
-def check_same_samples(a: Records, b: Records) -> None:
-    """Refuse to compare two models that were not measured on the same samples with the same labels."""
-    for name, what in (("index", "samples"), ("y", "labels")):
-        if not np.array_equal(a.columns[name], b.columns[name]):
-            raise ValueError(
-                f"two models of {len(a)} and {len(b)} records were not measured on the same {what}, so they cannot be "
-                "compared; evaluate both on the same data in the same order"
-            )
-
-
 def worst(records: Records, norm: str, eps: float) -> Share:
-    """The share that holds against every attack at once: the worst case per sample, never a mean over attacks."""
+    """Robust accuracy against all attacks of a norm: the worst case per sample, not a mean over attacks."""
     return Share.of(records.held(eps, norm))
 
 
+def robust_accuracy(study: Study) -> dict[str, Cell]:
+    """The worst case of each title at the stated norm and eps; empty if the study states none."""
+    if study.norm is None or study.eps is None:
+        return {}
+    norm, eps = study.norm, study.eps
+    return {t: Cell(tuple(worst(run.records, norm, eps) for run in runs)) for t, runs in study.attacked().items()}
+
+
 def against(records: Records, attack: str, eps: float) -> Share:
-    """The share that holds against one attack alone, within ``eps``."""
+    """Robust accuracy against one attack within ``eps``."""
     return Share.of(records.right & ~records.beaten(attack, eps))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models of one seed on the same samples: how many only one of them holds, and the exact paired test."""
+    """Two models of one seed on the same samples: samples on which only one is robust, and the exact paired test."""
 
     first: str
     second: str
@@ -51,41 +50,52 @@ class Comparison:
 
     @property
     def lead(self) -> int:
-        """1 where the first holds significantly more, -1 where the second does, else 0."""
+        """1 if the first model is significantly more robust, -1 if the second is, else 0."""
         if self.adjusted >= SIGNIFICANT:
             return 0
         return 1 if self.only_first > self.only_second else -1
 
 
 def compare(study: Study) -> list[Comparison]:
-    """Every pair of names at every seed they share, worst case at the stated eps, corrected for their number."""
+    """Compare each pair of models at each seed they share, in the worst case at the stated eps, with Holm's correction.
+
+    Raises ValueError if two models were not measured on the same samples.
+    """
     found = []
-    for a_runs, b_runs in combinations(study.by_name().values(), 2):
+    for a_runs, b_runs in combinations(study.attacked().values(), 2):
         partners = {run.seed: run for run in b_runs}
         found += [_paired(study, run, partners[run.seed]) for run in a_runs if run.seed in partners]
     corrected = holm([pair.p for pair in found])
     return [replace(pair, adjusted=p) for pair, p in zip(found, corrected, strict=True)]
 
 
+def compared(study: Study) -> tuple[list[Comparison], str]:
+    """The comparisons of :func:`compare`, or none and the sentence that says why they are refused."""
+    try:
+        return compare(study), ""
+    except ValueError as refusal:
+        return [], f"{refusal}."
+
+
 def _paired(study: Study, a: Run, b: Run) -> Comparison:
     check_same_samples(a.records, b.records)
-    a_held, b_held = (run.records.held(study.eps, study.norm) for run in (a, b))
+    a_held, b_held = (run.records.held(study.eps or 0.0, study.norm or "") for run in (a, b))
     only_a, only_b = int((a_held & ~b_held).sum()), int((b_held & ~a_held).sum())
     p = mcnemar(a_held, b_held)
-    return Comparison(a.name, b.name, a.seed, only_a, only_b, p, p)
+    return Comparison(a.title, b.title, a.seed, only_a, only_b, p, p)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of accuracy against eps: measured there, or else an upper bound."""
+    """Robust accuracy of all seeds at one eps; if some seed was not attacked there it is an upper bound."""
 
     eps: float
-    share: Share
+    cell: Cell
     measured: bool
 
 
 def curve_grid(records: Sequence[Records], norm: str) -> list[float]:
-    """Where to look at accuracy against eps: zero, every eps that was attacked, and an even grid up to the largest."""
+    """Where to evaluate accuracy against eps: zero, the eps of every attack, and an even grid up to the largest."""
     attacks = [(r, name, a) for r in records for name, a in r.attacks.items() if a.norm == norm]
     run_at = {a.eps for _, _, a in attacks if math.isfinite(a.eps)}
     reached = {_farthest(r, name) for r, name, a in attacks if math.isinf(a.eps)}
@@ -99,7 +109,32 @@ def _farthest(records: Records, name: str) -> float:
     return float(fooled.max(initial=0.0))
 
 
-def curve(records: Records, norm: str, grid: Sequence[float] | None = None) -> list[Point]:
-    """The share that holds at each eps of ``grid``, by default the grid of these records alone."""
-    where = curve_grid([records], norm) if grid is None else grid
-    return [Point(eps, worst(records, norm, eps), records.measured(eps, norm)) for eps in where]
+def curve(records: Sequence[Records], norm: str, grid: Sequence[float]) -> list[Point]:
+    """Robust accuracy at each eps of ``grid``, over the records of all seeds of a method."""
+    return [
+        Point(eps, Cell(tuple(worst(r, norm, eps) for r in records)), all(r.measured(eps, norm) for r in records))
+        for eps in grid
+    ]
+
+
+def bounds(records: Records, certificate: str) -> tuple[Array, Array]:
+    """The certified radius of each sample and the length of its shortest verified adversarial perturbation."""
+    for kind in ("radius", "upper"):
+        if f"{kind}:{certificate}" not in records.columns:
+            raise ValueError(f"records lack the column '{kind}:{certificate}' of a certificate; certify again")
+    return records.columns[f"radius:{certificate}"], records.columns[f"upper:{certificate}"]
+
+
+def certified_error(records: Records, certificate: str, radius: float) -> Share:
+    """The share that is misclassified or not proved robust within ``radius``: never below the true robust error."""
+    proved, _ = bounds(records, certificate)
+    return Share.of(~(records.right & ((proved > radius) | (radius == 0))))
+
+
+def empirical_error(records: Records, certificate: str, radius: float) -> Share:
+    """The share that is misclassified or has a verified adversarial example within ``radius``.
+
+    It is never above the true robust error.
+    """
+    _, upper = bounds(records, certificate)
+    return Share.of(~(records.right & ((upper > radius) | (radius == 0))))

@@ -1,14 +1,14 @@
-"""The trials of a sweep as numbers and words: every one with its values, the best with its interval."""
+"""The trials of a sweep: each with its values and its result, and the best with its interval."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.report.text import percent, plain, share_text
+from holdfast.report.format import percent
+from holdfast.report.table import UNKNOWN, share_text
 from holdfast.statistics import Share
 
 Value = str | bool | int | float
@@ -18,7 +18,7 @@ DONE, FAILED, RUNNING, SAME = "done", "failed", "running", "same"
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One key of a sweep and its range or list as written; ``listed`` is every value where they can be counted."""
+    """One key of a sweep and its range or list as written; ``listed`` has all values if they are finite in number."""
 
     key: str
     values: str
@@ -28,7 +28,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One trial: its values, how it ended, and the shares of validation samples right under attack and without."""
+    """One trial: its values, its state, and its robust and clean accuracy on validation samples."""
 
     number: int
     state: str
@@ -39,10 +39,15 @@ class Trial:
     seconds: float | None = None
     reason: str = ""
 
+    @property
+    def values_text(self) -> str:
+        """The values as an enumeration."""
+        return ", ".join(f"{key} {value_text(value)}" for key, value in self.values.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """All trials of one method, judged by ``judge`` on validation samples; ``command`` trains the best one."""
+    """All trials of one method; ``judge`` is the attack of the validation, ``command`` trains the best trial."""
 
     name: str
     title: str
@@ -59,91 +64,62 @@ class Sweep:
 
     @property
     def ranked(self) -> list[Trial]:
-        """The trials, best first; those without a result last, in their order."""
+        """The trials, best first; trials without a result come last, in their order."""
         return sorted(self.trials, key=lambda trial: -1 if trial.robust is None else trial.robust.value, reverse=True)
 
     @property
     def best(self) -> Trial | None:
-        """The trial that holds most; the earliest of equals."""
+        """The trial with the highest robust accuracy; the earliest of equals."""
         return next((trial for trial in self.ranked if trial.robust is not None), None)
 
     @property
     def ended(self) -> int:
-        """How many trials are over, well or not."""
+        """The number of trials that are finished or failed."""
         return len(self.trials) - self.running
 
     @property
     def running(self) -> int:
-        """How many trials are not over."""
+        """The number of trials that are still running."""
         return sum(trial.state == RUNNING for trial in self.trials)
 
     @property
     def so_far(self) -> str:
-        """The best of it in a few words."""
+        """The best trial so far in a few words."""
         return "" if self.best is None else f"best: trial {self.best.number}, {share_text(self.best.robust)} %"
 
 
 def value_text(value: Value | None) -> str:
     """A value short enough for a table."""
     if value is None:
-        return "-"
+        return UNKNOWN
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def words(sweep: Sweep) -> list[str]:
-    """What the sweep found, in careful sentences."""
+def conclusions(sweep: Sweep) -> list[str]:
+    """The best trial, how to read its interval, and how many trials gave no result, in sentences."""
     found, best = [], sweep.best
     done = sum(trial.state == DONE for trial in sweep.trials)
     if best is not None and best.robust is not None and best.clean is not None:
-        values = ", ".join(f"{key} {value_text(value)}" for key, value in best.values.items())
         found.append(
-            f"Best of {done}: trial {best.number} ({values}) holds {percent(best.robust.value)} % of {best.robust.n} "
-            f"validation samples (95 % interval {percent(best.robust.low)} to {percent(best.robust.high)}) under "
-            f"{sweep.judge}, {percent(best.clean.value)} % unattacked."
+            f"Best of {done}: trial {best.number} ({best.values_text}) has a robust accuracy of "
+            f"{percent(best.robust.value)} % on {best.robust.n} validation samples (95 % interval "
+            f"{percent(best.robust.low)} to {percent(best.robust.high)}) under {sweep.judge}, and a clean accuracy of "
+            f"{percent(best.clean.value)} %."
         )
         found.append(
             "The interval is of one trial, seed and validation set; the best of many on the same samples looks better "
             "than it is. No test sample was used: train it, then evaluate."
         )
-    for state, said in ((FAILED, "failed"), (SAME, "repeated earlier values"), (RUNNING, "did not end yet")):
+    for state, ending in ((FAILED, "failed"), (SAME, "repeated earlier values"), (RUNNING, "are still running")):
         if many := sum(trial.state == state for trial in sweep.trials):
-            found.append(f"{many} of {len(sweep.trials)} trials {said}.")
+            found.append(f"{many} of {len(sweep.trials)} trials {ending}.")
     return found
 
 
-def text_sweep(sweep: Sweep) -> str:
-    """Every trial as Markdown that also reads well in a terminal, best first."""
-    head = ["Trial", *(axis.key for axis in sweep.axes), "Robust %", "Clean %", "n", "Epoch", "Seconds", "Ended"]
-    lines = [[plain(cell) for cell in line] for line in [head, *(_cells(sweep, trial) for trial in sweep.ranked)]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    padded = [[text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines]
-    rule = ["-" * width for width in widths]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in [padded[0], rule, *padded[1:]])
-    return "\n\n".join([table, *map(plain, words(sweep))]) + "\n"
-
-
-def _cells(sweep: Sweep, trial: Trial) -> list[str]:
-    values = [value_text(trial.values.get(axis.key)) for axis in sweep.axes]
-    shares = [share_text(trial.robust), share_text(trial.clean)]
-    counts = ["-" if trial.robust is None else str(trial.robust.n), value_text(trial.epoch)]
-    seconds = "-" if trial.seconds is None else f"{trial.seconds:.1f}"
-    ended = f"{trial.state}: {trial.reason}" if trial.reason else trial.state
-    return [str(trial.number), *values, *shares, *counts, seconds, ended]
-
-
-def markdown(sweep: Sweep) -> str:
-    """The sweep as a document: what was tried, every trial, and the command that trains the best."""
-    tried = [f"- `{axis.key}`: {axis.values}" for axis in sweep.axes]
-    title = plain(f"# {sweep.title}: sweep of {sweep.method}")
-    head = [title, "\n".join(map(plain, tried)), text_sweep(sweep).strip()]
-    tail = [f"```sh\n{sweep.command}\n```"] if sweep.command else []
-    return "\n\n".join([*(html.escape(part, quote=False) for part in head), *tail]) + "\n"
-
-
 def csv_text(sweep: Sweep) -> str:
-    """Every trial as csv, in the order of their numbers, numbers in full; a cell is empty where nothing is known."""
+    """All trials as csv in the order of their numbers, with all digits; unknown values are empty."""
     keys = [axis.key for axis in sweep.axes]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -151,9 +127,8 @@ def csv_text(sweep: Sweep) -> str:
     writer.writerow(["trial", "state", *keys, *shares, "epoch", "seconds", "reason"])
     for trial in sorted(sweep.trials, key=lambda trial: trial.number):
         values = [trial.values.get(key, "") for key in keys]
-        told = ["", "", "", "", ""]
-        if trial.robust is not None and trial.clean is not None:
-            held = trial.robust
-            told = [*map(repr, (held.value, held.low, held.high, trial.clean.value)), str(held.n)]
-        writer.writerow([trial.number, trial.state, *values, *told, trial.epoch, trial.seconds, trial.reason])
+        results = ["", "", "", "", ""]
+        if (robust := trial.robust) is not None and trial.clean is not None:
+            results = [*map(repr, (robust.value, robust.low, robust.high, trial.clean.value)), str(robust.n)]
+        writer.writerow([trial.number, trial.state, *values, *results, trial.epoch, trial.seconds, trial.reason])
     return text.getvalue()

@@ -1,29 +1,23 @@
-"""Methods against attacks: one row per name, one cell per attack, every seed kept beside the mean."""
+"""Tables: the same rows and columns for the page, the terminal and Markdown documents."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from holdfast.records.records import Records
-from holdfast.report.study import Run, Study
-from holdfast.report.summary import against, worst
+from holdfast.report.format import percent, plain, seeds_text
+from holdfast.report.study import Run
 from holdfast.statistics import Share, Spread, spread
 
-
-@dataclass(frozen=True)
-class Column:
-    """What is asked of each model; ``share`` is None where a model was not asked."""
-
-    title: str
-    note: str
-    share: Callable[[Records], Share | None]
+UNKNOWN = "-"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One share per seed (None where it was not measured), and their mean and spread."""
+    """One share per seed (None where it was not measured), with their mean and spread."""
 
     shares: tuple[Share | None, ...]
 
@@ -34,12 +28,17 @@ class Cell:
 
     @property
     def spread(self) -> Spread | None:
-        """Mean and spread over the seeds, None where nothing was measured."""
+        """Mean and standard deviation over seeds, None if nothing was measured."""
         return spread([share.value for share in self.known]) if self.known else None
 
     @property
+    def mean(self) -> float:
+        """The mean over seeds, nan if nothing was measured."""
+        return self.spread.mean if self.spread else math.nan
+
+    @property
     def low(self) -> float:
-        """The lowest end of the seeds' intervals: the seeds share their samples, so pooling them would be too sure."""
+        """The lowest end of the seeds' intervals: the seeds share their samples, so pooling would be overconfident."""
         return min(share.low for share in self.known)
 
     @property
@@ -48,75 +47,109 @@ class Cell:
         return max(share.high for share in self.known)
 
 
+def cell_text(cell: Cell) -> str:
+    """A cell in one line: mean, standard deviation over several seeds, and the interval."""
+    if cell.spread is None:
+        return UNKNOWN
+    std = "" if cell.spread.std is None else f" ± {percent(cell.spread.std)}"
+    return f"{percent(cell.mean)}{std} [{percent(cell.low)}, {percent(cell.high)}]"
+
+
+def share_text(share: Share | None) -> str:
+    """The share of one seed in one line with its interval."""
+    return cell_text(Cell((share,)))
+
+
 @dataclass(frozen=True)
+class Column:
+    """The head of a column; ``words`` are aligned left and may wrap, ``code`` is set in a fixed width."""
+
+    title: str
+    note: str = ""
+    kind: Literal["number", "words", "code"] = "number"
+    highlighted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
-    """One name: its seeds and its cells, in the order of the columns."""
+    """A named row; ``seeds`` are rows that the page folds below it."""
 
     name: str
-    seeds: tuple[int, ...]
-    n: tuple[int, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[str | Cell, ...]
+    note: str = ""
+    color: str = ""
+    seeds: tuple[Row, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
-    """Names against columns."""
+    """Rows against columns; ``head`` is the title of the row names. The page hides a ``folded`` table at first."""
 
+    head: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    caption: str = ""
+    folded: bool = False
 
 
-WORST = 1
-"""Where the worst case stands in the main table, after the clean column."""
+def listing(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str = "",
+    *,
+    words: Collection[str] = (),
+    code: Collection[str] = (),
+    folded: bool = False,
+) -> Table:
+    """A table of plain text with the titles of its columns; the first text of each row is its name."""
+    head, *others = titles
+    columns = tuple(Column(t, kind="words" if t in words else "code" if t in code else "number") for t in others)
+    body = tuple(Row(name=name, cells=tuple(cells)) for name, *cells in rows)
+    return Table(head=head, columns=columns, rows=body, caption=caption, folded=folded)
 
 
-def main_table(study: Study) -> Table:
-    """Clean accuracy, the worst case at the stated eps, and every attack that speaks for it."""
-    here = {name: a for name, a in study.attacks().items() if a.norm == study.norm and a.speaks_for(study.eps)}
-    attacked = [Column(name, "minimal" if a.minimal else "", _under(name, study.eps)) for name, a in here.items()]
-    # the worst case stands second: with many attacks a wide table scrolls, and this is the number to read
-    return tabulated(study.by_name(), [Column("Clean", "no attack", _clean), worst_column(study), *attacked])
+Measure = Callable[[Records], Share | None]
 
 
-def other_table(study: Study) -> Table | None:
-    """Attacks at another norm or eps, each at its own; None where there are none."""
-    others = {
-        name: attack
-        for name, attack in study.attacks().items()
-        if math.isfinite(attack.eps) and not (attack.norm == study.norm and attack.speaks_for(study.eps))
-    }
-    columns = [Column(name, f"{a.norm} {eps_text(a.eps)}", _under(name, a.eps)) for name, a in others.items()]
-    return tabulated(study.by_name(), columns) if columns else None
+def share_table(
+    groups: Mapping[str, Sequence[Run]],
+    measures: Sequence[tuple[Column, Measure]],
+    colors: Mapping[str, str],
+    caption: str = "",
+) -> Table:
+    """One row for each group of runs, with the mean over its seeds and below it each seed."""
+    columns = [*(column for column, _ in measures), Column("n"), Column("Seeds")]
+    asked = [measure for _, measure in measures]
+    rows = tuple(_share_row(name, runs, asked, colors[name]) for name, runs in groups.items())
+    return Table(head="Method", columns=tuple(columns), rows=rows, caption=caption)
 
 
-def worst_column(study: Study) -> Column:
-    """The worst case per sample at the stated eps; it is only a bound where some run was not attacked there."""
-    measured = all(run.records.measured(study.eps, study.norm) for run in study.runs)
-    note = f"over all {study.norm} attacks" if measured else "upper bound: not attacked at this eps"
-    return Column("Worst case", note, lambda records: worst(records, study.norm, study.eps))
+def _share_row(name: str, runs: Sequence[Run], measures: Sequence[Measure], color: str) -> Row:
+    sizes = "/".join(dict.fromkeys(str(len(run.records)) for run in runs))
+    each = [_seed_row(run, measures) for run in runs] if len(runs) > 1 else []
+    return Row(
+        name=name,
+        cells=(*_cells(runs, measures), sizes, ", ".join(str(run.seed) for run in runs)),
+        note=seeds_text(len(runs)) if each else f"one seed ({runs[0].seed})",
+        color=color,
+        seeds=tuple(each),
+    )
 
 
-def eps_text(eps: float) -> str:
-    """An eps as people write it: 8/255 for a whole number of grey levels, else the decimal number."""
-    levels = eps * 255
-    if len(f"{eps!r}") > 6 and 0 < levels < 256 and abs(levels - round(levels)) < 1e-9:
-        return f"{round(levels)}/255"
-    return f"{eps:g}"
+def _seed_row(run: Run, measures: Sequence[Measure]) -> Row:
+    return Row(name=f"seed {run.seed}", cells=(*_cells([run], measures), str(len(run.records)), str(run.seed)))
 
 
-def _clean(records: Records) -> Share:
-    return Share.of(records.right)
+def _cells(runs: Sequence[Run], measures: Sequence[Measure]) -> list[Cell]:
+    return [Cell(tuple(measure(run.records) for run in runs)) for measure in measures]
 
 
-def _under(name: str, eps: float) -> Callable[[Records], Share | None]:
-    return lambda records: against(records, name, eps) if name in records.attacks else None
-
-
-def tabulated(runs: Mapping[str, Sequence[Run]], columns: Sequence[Column]) -> Table:
-    """The runs of each name against these columns."""
-    return Table(tuple(columns), tuple(_row(name, group, columns) for name, group in runs.items()))
-
-
-def _row(name: str, runs: Sequence[Run], columns: Sequence[Column]) -> Row:
-    cells = tuple(Cell(tuple(column.share(run.records) for run in runs)) for column in columns)
-    return Row(name, tuple(run.seed for run in runs), tuple(len(run.records) for run in runs), cells)
+def markdown_table(table: Table) -> str:
+    """A table as Markdown that also reads well in a terminal."""
+    head = [table.head, *(f"{c.title} ({c.note})" if c.note else c.title for c in table.columns)]
+    body = [[row.name, *(c if isinstance(c, str) else cell_text(c) for c in row.cells)] for row in table.rows]
+    lines = [[plain(text) for text in line] for line in [head, *body]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    padded = [[text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines]
+    rule = ["-" * width for width in widths]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [padded[0], rule, *padded[1:]])

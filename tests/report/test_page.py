@@ -1,6 +1,9 @@
+"""The page is self-contained, escapes every name, shows every number, and works in a browser."""
+
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,9 +12,12 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from holdfast.report.html import embedded, render, write_page
-from holdfast.report.table import main_table
-from holdfast.report.text import percent
+import holdfast.report.sections
+from holdfast.report.format import percent
+from holdfast.report.page import Section, embedded, render, write_page
+from holdfast.report.sections import sections, study_page
+from holdfast.report.sections.results import main_table
+from holdfast.report.table import Cell
 
 HOSTILE = '</script><script>window.broken=1</script><img src=x onerror="window.broken=1">&"\'{{ 7*7 }}\u2028'
 ADDRESS = re.compile(r"https?:", re.IGNORECASE)
@@ -47,22 +53,27 @@ class Page(HTMLParser):
         return sum(name == tag for name, _ in self.elements)
 
 
+def render_study(study) -> str:
+    return render(study_page(study))
+
+
 @pytest.fixture(scope="module")
 def source(study) -> str:
-    return render(study)
+    return render_study(study)
 
 
 @pytest.fixture(scope="module")
 def hostile_study(make_run, make_study):
     run = make_run(HOSTILE, 0, n=30)
     bad = {"data": {"name": HOSTILE, "digest": HOSTILE}, "commit": HOSTILE, "weights": HOSTILE}
+    bad |= {"versions": {HOSTILE: HOSTILE}}
     run = replace(run, method=HOSTILE, records=replace(run.records, facts=dict(run.records.facts) | bad))
     run = replace(run, metrics=[{"step": 1, "split": "train", HOSTILE: 1.0}])
     texts = dict.fromkeys(("name", "title", "description", "threat", "recipe"), HOSTILE)
-    return replace(make_study([run]), versions={HOSTILE: HOSTILE}, **texts)
+    return replace(make_study([run]), **texts)
 
 
-def test_nothing_is_fetched(source: str) -> None:
+def test_the_page_needs_no_network(source: str) -> None:
     page = Page(source)
     for _, attributes in page.elements:
         for name in ("src", "href", "srcset", "poster", "data", "action"):
@@ -86,7 +97,7 @@ def test_plotly_is_embedded_once_and_only_hashed_scripts_may_run(source: str) ->
 def test_every_number_of_the_table_is_on_the_page(source: str, study) -> None:
     text = " ".join(Page(source).text.split())
     for row in main_table(study).rows:
-        for cell in row.cells:
+        for cell in (cell for cell in row.cells if isinstance(cell, Cell)):
             assert (
                 f"{percent(cell.spread.mean)} ± {percent(cell.spread.std)} [{percent(cell.low)}, {percent(cell.high)}]"
                 in text
@@ -95,7 +106,7 @@ def test_every_number_of_the_table_is_on_the_page(source: str, study) -> None:
                 assert f"{percent(share.value)} [{percent(share.low)}, {percent(share.high)}]" in text
 
 
-def test_tables_have_headers_and_images_have_words(source: str) -> None:
+def test_tables_have_headers_and_images_have_text_alternatives(source: str) -> None:
     elements = Page(source).elements
     assert all(attributes.get("scope") in ("row", "col") for tag, attributes in elements if tag == "th")
     images = [attributes for tag, attributes in elements if tag == "img"]
@@ -108,7 +119,7 @@ def test_tables_have_headers_and_images_have_words(source: str) -> None:
 
 
 def test_hostile_names_stay_text(source: str, hostile_study) -> None:
-    text = render(hostile_study)
+    text = render_study(hostile_study)
     page = Page(text)
     assert page.count("script") == Page(source).count("script") == 3
     assert not any("onerror" in attributes for _, attributes in page.elements)
@@ -123,7 +134,7 @@ def test_embedded_json_reads_back_and_cannot_end_its_element(value: object) -> N
 
 
 def test_warnings_and_refusals_are_shown(make_run, make_study) -> None:
-    page = Page(render(make_study([make_run("a", 0, n=20), make_run("b", 0, n=30)])))
+    page = Page(render_study(make_study([make_run("a", 0, n=20), make_run("b", 0, n=30)])))
     assert "evaluate both on the same data in the same order." in page.text
 
 
@@ -131,7 +142,7 @@ def test_one_run_without_images_log_or_training_still_gives_a_page(make_run, mak
     run = make_run("a", 7, n=9)
     facts = {"attacks": run.records.facts["attacks"]}
     bare = replace(run, metrics=[], records=replace(run.records, facts=facts, arrays={}))
-    page = Page(render(make_study([bare])))
+    page = Page(render_study(make_study([bare])))
     assert "one seed (7)" in page.text
     assert not any(attributes.get("id") in ("images", "training") for _, attributes in page.elements)
 
@@ -139,13 +150,43 @@ def test_one_run_without_images_log_or_training_still_gives_a_page(make_run, mak
 def test_an_empty_evaluation_gives_a_page(make_run, make_study) -> None:
     run = make_run("a", 0, n=0)
     empty = replace(run, records=replace(run.records, arrays={}))
-    assert "on 0 samples" in Page(render(make_study([empty]))).text
+    assert "on 0 samples" in Page(render_study(make_study([empty]))).text
 
 
-def test_the_page_is_written_whole_into_new_folders(study, source: str, tmp_path: Path) -> None:
-    write_page(tmp_path / "a" / "b" / "report.html", study)
+def test_the_page_is_written_atomically_into_new_folders(study, source: str, tmp_path: Path) -> None:
+    write_page(tmp_path / "a" / "b" / "report.html", study_page(study))
     assert (tmp_path / "a" / "b" / "report.html").read_text("utf-8") == source
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["report.html"]
+
+
+def test_a_new_section_is_one_file(study, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "extra.py").write_text(
+        "from holdfast.report.page import Section\n"
+        "ORDER = 15\n"
+        "def section(study):\n"
+        "    return Section(id='extra', title='Extra', sentences=['One more.'], warnings=['Mind this.'])\n"
+    )
+    before = [section.id for section in sections(study)]
+    monkeypatch.setattr("holdfast.report.sections.__path__", [*holdfast.report.sections.__path__, str(tmp_path)])
+    assert [section.id for section in sections(study)] == [before[0], "extra", *before[1:]]
+    text = Page(render_study(study)).text
+    assert "One more." in text
+    assert "Mind this." in text
+    monkeypatch.delitem(sys.modules, "holdfast.report.sections.extra")
+
+
+def test_sections_come_in_their_order(study) -> None:
+    assert [section.id for section in sections(study)] == [
+        "results",
+        "pairs",
+        "accuracy",
+        "training",
+        "images",
+        "cost",
+        "recipe",
+        "provenance",
+    ]
+    assert all(isinstance(section, Section) for section in sections(study))
 
 
 FLAGS = [
@@ -183,7 +224,7 @@ def _opened(browser, path: Path, **options):
 @pytest.fixture(scope="module")
 def file(study, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    write_page(path, study)
+    write_page(path, study_page(study))
     return path
 
 
@@ -203,7 +244,7 @@ def test_a_browser_draws_every_plot_and_saves_it_as_svg(browser, file: Path) -> 
     page.close()
 
 
-def test_a_phone_in_the_dark_needs_no_sideways_scrolling(browser, file: Path) -> None:
+def test_a_dark_phone_needs_no_horizontal_scrolling(browser, file: Path) -> None:
     page, complaints = _opened(browser, file, viewport={"width": 390, "height": 800}, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(18, 21, 26)"
@@ -214,8 +255,8 @@ def test_a_phone_in_the_dark_needs_no_sideways_scrolling(browser, file: Path) ->
     page.close()
 
 
-def test_a_browser_runs_nothing_that_a_name_brings(browser, hostile_study, tmp_path) -> None:
-    write_page(tmp_path / "page.html", hostile_study)
+def test_a_browser_runs_no_script_in_a_name(browser, hostile_study, tmp_path) -> None:
+    write_page(tmp_path / "page.html", study_page(hostile_study))
     page, complaints = _opened(browser, tmp_path / "page.html")
     assert page.evaluate("window.broken") is None
     assert page.locator(".legendtext").first.text_content() == HOSTILE

@@ -1,0 +1,136 @@
+"""A page: a list of sections rendered to one HTML file that needs no network and escapes every name."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from holdfast.records.atomic import write_text
+from holdfast.report.figures import Plot
+from holdfast.report.format import percent
+from holdfast.report.table import Cell, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image as a data URL, its text alternative and the caption below it; ``wrong`` marks a misclassified one."""
+
+    src: str
+    alt: str
+    caption: str
+    wrong: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageGrid:
+    """Rows of pictures, each row with its name; the page folds a grid that is not ``opened``."""
+
+    title: str
+    rows: Mapping[str, Sequence[Picture]]
+    opened: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A key number at the top of the page."""
+
+    name: str
+    color: str
+    value: Cell
+    unit: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One section of a page. All fields but ``id`` and ``title`` are optional; the page shows those that are given.
+
+    ``sentences`` explain how to read the section, ``legend`` maps names to colors, ``code`` is preformatted text.
+    The top of the page shows the ``cards``, ``lead`` sentences and ``warnings`` of all sections. A section that is
+    ``in_text`` also appears in the terminal and in Markdown, with its tables that are not folded.
+    """
+
+    id: str
+    title: str
+    sentences: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    legend: Mapping[str, str] = field(default_factory=dict)
+    plots: Sequence[Plot] = ()
+    images: Sequence[ImageGrid] = ()
+    code: str = ""
+    cards: Sequence[Card] = ()
+    lead: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    in_text: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A title, a description, short ``facts`` such as the threat, the sections in their order, and a footer."""
+
+    name: str
+    title: str
+    description: str
+    sections: Sequence[Section]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    footer: str = ""
+
+    @property
+    def plots(self) -> list[Plot]:
+        """The plots of all sections."""
+        return [plot for section in self.sections for plot in section.plots]
+
+
+def write_page(path: Path, page: Page) -> None:
+    """Write a page as one self-contained file that opens from disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, render(page))
+
+
+def render(page: Page) -> str:
+    """A page as HTML."""
+    environment = Environment(
+        loader=FunctionLoader(_resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = percent
+    figures = [plot.figure | {"filename": f"{page.name} {plot.title}"} for plot in page.plots]
+    values = {"page": page, "figures": embedded(figures), "style": Markup(_resource("page.css")), **_scripts()}
+    return environment.get_template("page.html").render(values)
+
+
+def _scripts() -> dict[str, Any]:
+    plotly, page = _script(get_plotlyjs()), _script(_resource("page.js"))
+    return {"plotly": plotly, "script": page, "hashes": Markup(" ").join(_hash(source) for source in (plotly, page))}
+
+
+def embedded(value: object) -> Markup:
+    """JSON that can stand in a script element: no name in it can end the element."""
+    data = json.dumps(value, allow_nan=False)
+    return Markup(data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _script(source: str) -> Markup:
+    return Markup(source.replace("</script", "<\\/script"))
+
+
+def _hash(source: str) -> Markup:
+    # the page allows these two scripts and no network address, so a name that escaped its quotes could run nothing
+    return Markup(f"'sha256-{b64encode(sha256(source.encode()).digest()).decode()}'")
+
+
+def _resource(name: str) -> str:
+    return files("holdfast.report").joinpath(name).read_text("utf-8")

@@ -1,0 +1,135 @@
+"""Certified and empirical robust error: tables at chosen radii and curves, for each norm and group of classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.records.records import Records
+from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
+from holdfast.report.format import eps_text, percent
+from holdfast.report.page import Section
+from holdfast.report.study import Run, Study, by_name
+from holdfast.report.summary import bounds, certified_error, empirical_error
+from holdfast.report.table import Cell, Column, Measure, Table, share_table
+from holdfast.statistics import Share
+
+ORDER = 40
+
+_POINTS = 300
+_NOTE = (
+    "Robust error in percent of the samples.",
+    "Certified: misclassified, or not proved to keep its label within the radius.",
+    "Empirical: misclassified, or an adversarial example within the radius was found and verified.",
+    "The true robust error lies between the two.",
+    "Over several seeds: mean ± standard deviation; brackets span the 95 % Wilson intervals of all seeds.",
+)
+
+Error = Callable[[Records, str, float], Share]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The runs of each name that have one certificate in one group: what one table and one plot show."""
+
+    title: str
+    certificate: str
+    runs: Mapping[str, Sequence[Run]]
+
+    @property
+    def norm(self) -> str:
+        return self.certificate.partition(":")[0]
+
+    def cell(self, name: str, error: Error, radius: float) -> Cell:
+        return Cell(tuple(error(run.records, self.certificate, radius) for run in self.runs[name]))
+
+    def measure(self, error: Error, radius: float) -> Measure:
+        return lambda records: error(records, self.certificate, radius)
+
+
+def section(study: Study) -> Section | None:
+    """A table and a plot for each norm, certifier and group: radii of two norms cannot be compared."""
+    groups = [_Group(_title(*key), key[1], by_name(runs)) for key, runs in study.certified().items()]
+    if not groups:
+        return None
+    looks = marks(name for group in groups for name in group.runs)
+    return Section(
+        id="certificates",
+        title="Certificates",
+        sentences=_NOTE,
+        tables=[_table(group, study.radii, looks) for group in groups],
+        plots=[_plot(group, study.radii, looks) for group in groups],
+        lead=[_ranking(group, study.radii) for group in groups if study.radii],
+        in_text=True,
+    )
+
+
+def _title(group: str, certificate: str) -> str:
+    norm, _, certifier = certificate.partition(":")
+    return ", ".join(filter(None, [group, f"{norm} radii of {certifier}"]))
+
+
+def _table(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> Table:
+    """Clean error, and certified and empirical error at each radius."""
+    measures = [(Column("Clean error"), group.measure(empirical_error, 0.0))]
+    for radius in radii:
+        for name, error in (("Certified", certified_error), ("Empirical", empirical_error)):
+            measures.append((Column(f"{name} {eps_text(radius)}"), group.measure(error, radius)))
+    return share_table(group.runs, measures, {name: mark.color for name, mark in looks.items()}, group.title)
+
+
+def _ranking(group: _Group, radii: Sequence[float]) -> str:
+    parts = []
+    for radius in radii:
+        means = {name: group.cell(name, certified_error, radius).mean for name in group.runs}
+        ranked = sorted(means, key=lambda name: means[name])
+        parts.append(f"at {eps_text(radius)} " + ", ".join(f"{name} {percent(means[name])}" for name in ranked))
+    return f"{group.title}, mean certified error in percent, lowest first: {'; '.join(parts)}."
+
+
+def _plot(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> Plot:
+    """Robust error against the radius: certified solid, empirical dotted; the true error lies between the two."""
+    grid, traces = _grid(group), []
+    for name in group.runs:
+        for kind, error, dash in (("certified", certified_error, "solid"), ("empirical", empirical_error, "dot")):
+            cells = {radius: group.cell(name, error, radius) for radius in grid}
+            traces.append(_line(f"{name}, {kind}", cells, looks[name], dash))
+        cells = {radius: group.cell(name, certified_error, radius) for radius in radii}
+        traces.append(_bars(f"{name}, certified, 95 %", cells, looks[name]))
+    what = f"robust error against the {group.norm} radius"
+    alt = f"Line chart of certified and empirical {what} for {', '.join(group.runs)}"
+    figure = curve_figure(traces, f"{group.norm} radius", "robust error (%)")
+    return Plot(f"{group.title}: {what}", alt, figure, wide=True)
+
+
+def _grid(group: _Group) -> list[float]:
+    """The radii at which the error of some run changes, thinned to as many as a screen can show."""
+    records = [run.records for runs in group.runs.values() for run in runs]
+    ends = np.concatenate([np.concatenate(bounds(one, group.certificate)) for one in records])
+    ends = np.unique(ends[np.isfinite(ends)])
+    if len(ends) > _POINTS:
+        ends = np.quantile(ends, np.linspace(0, 1, _POINTS))
+    return sorted({0.0, *ends.tolist()})
+
+
+def _points(name: str, cells: Mapping[float, Cell]) -> Trace:
+    known = {radius: cell for radius, cell in cells.items() if cell.known}
+    hover = "radius %{x:.4g}: %{y:.1f} %<extra>%{fullData.name}</extra>"
+    return scatter(name, list(known), [100 * cell.mean for cell in known.values()]) | {"hovertemplate": hover}
+
+
+def _line(name: str, cells: Mapping[float, Cell], mark: Mark, dash: str) -> Trace:
+    # the error steps up at the radius of each sample, so the curve is a staircase
+    line = {"color": mark.color, "dash": dash, "width": 2 if dash == "solid" else 1.4, "shape": "hv"}
+    return _points(name, cells) | {"mode": "lines", "line": line}
+
+
+def _bars(name: str, cells: Mapping[float, Cell], mark: Mark) -> Trace:
+    return _points(name, cells) | {
+        "mode": "markers",
+        "showlegend": False,
+        "error_y": error_bars([cell for cell in cells.values() if cell.known]),
+        "marker": {"color": mark.color, "symbol": mark.symbol, "size": 7},
+    }

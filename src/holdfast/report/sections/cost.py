@@ -1,0 +1,88 @@
+"""What training, prediction, attacks and certificates cost: seconds, forward and backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from holdfast.records.facts import Spend
+from holdfast.report.figures import STAGE_COLORS, Plot, Trace, colors, figure, literal
+from holdfast.report.page import Section
+from holdfast.report.study import Run, Study, by_title
+from holdfast.report.table import UNKNOWN, listing
+
+ORDER = 70
+
+_TITLES = {"seconds": "Seconds", "forwards": "Forward passes (samples)", "backwards": "Backward passes (samples)"}
+_NOTE = "Means over seeds. Passes are counted in samples, so they depend on neither batch size nor machine; seconds do."
+
+
+def section(study: Study) -> Section | None:
+    """Stacked bars for each kind of cost, and a table with the numbers."""
+    stages = stage_colors(study)
+    if not stages:
+        return None
+    titles = ("Method", "Stage", "Seconds", "Seconds per sample", "Forwards", "Backwards")
+    table = listing(titles, _rows(study), "The numbers", words=["Stage"], folded=True)
+    plots = cost_plots(study)
+    return Section(id="cost", title="Cost", sentences=[_NOTE], legend=stages, plots=plots, tables=[table])
+
+
+def spend(run: Run) -> dict[str, Spend]:
+    """The cost of each stage of a run, including its certificates."""
+    certifier = run.records.facts.get("certifier")
+    return run.records.spend() | ({"certificate": Spend.read(certifier)} if certifier else {})
+
+
+def stage_colors(study: Study) -> dict[str, str]:
+    """The stages of all runs in the order they were run, with their colors."""
+    return colors((stage for run in study.runs for stage in spend(run)), STAGE_COLORS)
+
+
+def mean_spend(runs: Sequence[Run], stage: str) -> Spend | None:
+    """The mean cost of a stage over the seeds that ran it."""
+    found = [costs[stage] for run in runs if stage in (costs := spend(run))]
+    if not found:
+        return None
+    seconds, forwards, backwards = (fmean(getattr(one, what) for one in found) for what in _TITLES)
+    return Spend(seconds, round(forwards), round(backwards))
+
+
+def cost_plots(study: Study) -> list[Plot]:
+    """One figure for each kind of cost that occurs: a bar for each title, stacked by stage, means over seeds."""
+    groups, plots = by_title(study.runs), []
+    layout = {
+        "barmode": "stack",
+        "showlegend": False,
+        "height": 120 + 34 * len(groups),
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+        "xaxis": {"rangemode": "tozero"},
+        "margin": {"l": 56, "r": 16, "t": 16, "b": 32},
+    }
+    for what, title in _TITLES.items():
+        traces = [_bar(groups, stage, color, what) for stage, color in stage_colors(study).items()]
+        alt = f"Stacked bar chart of {title.lower()} for each method; the table below has the numbers"
+        if any(any(trace["x"]) for trace in traces):
+            plots.append(Plot(title, alt, figure(traces, layout)))
+    return plots
+
+
+def _bar(groups: Mapping[str, Sequence[Run]], stage: str, color: str, what: str) -> Trace:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": literal(stage),
+        "y": [literal(title) for title in groups],
+        "x": [getattr(mean_spend(runs, stage) or Spend(), what) for runs in groups.values()],
+        "marker": {"color": color},
+        "hovertemplate": "%{y}: %{x:,.4~g}<extra>%{fullData.name}</extra>",
+    }
+
+
+def _rows(study: Study) -> Iterator[list[str]]:
+    for title, runs in by_title(study.runs).items():
+        samples = fmean(len(run.records) for run in runs)
+        for stage in stage_colors(study):
+            if cost := mean_spend(runs, stage):
+                each = UNKNOWN if stage == "training" or not samples else f"{cost.seconds / samples:.4f}"
+                yield [title, stage, f"{cost.seconds:.1f}", each, f"{cost.forwards:,}", f"{cost.backwards:,}"]

@@ -1,0 +1,114 @@
+"""Which code and libraries made each result.
+
+The facts of a run list its makers: ``facts["made"]`` those of its measurements and ``facts["training"]["made"]`` those
+of its training, each as ``{"code": digest, "versions": {...}, "commit": ...}``. Records from before that have one set
+of ``versions`` and a ``commit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.report.format import listed
+from holdfast.report.page import Section
+from holdfast.report.study import Run, Study
+from holdfast.report.table import UNKNOWN, Table, listing
+
+ORDER = 90
+
+_MACHINE = ("platform", "threads")
+
+
+@dataclass(frozen=True)
+class Maker:
+    """The code and the versions of the libraries that computed a result."""
+
+    code: str
+    commit: str
+    versions: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def read(given: Mapping[str, Any]) -> Maker:
+        """A maker as facts state it."""
+        versions = tuple((name, str(version)) for name, version in given.get("versions", {}).items())
+        return Maker(str(given.get("code") or ""), str(given.get("commit") or ""), versions)
+
+    @property
+    def name(self) -> str:
+        """The digest of the code, else the commit."""
+        return (self.code or self.commit)[:12] or UNKNOWN
+
+    @property
+    def software(self) -> tuple[object, ...]:
+        """What two makers must share to have run the same software, on whatever machine."""
+        return self.name, *(item for item in self.versions if item[0] not in _MACHINE)
+
+    def versions_text(self, without: Sequence[str] = ()) -> str:
+        """The versions as an enumeration."""
+        return ", ".join(f"{name} {version}" for name, version in self.versions if name not in without) or UNKNOWN
+
+
+def makers(run: Run) -> list[Maker]:
+    """What made the measurements of a run, the newest last; empty if its facts do not say."""
+    facts = run.records.facts
+    given = facts.get("made") or ([facts] if "versions" in facts or "commit" in facts else [])
+    return [Maker.read(one) for one in given]
+
+
+def trainers(run: Run) -> list[Maker]:
+    """What trained the model of a run, the newest last; empty if its facts do not say."""
+    return [Maker.read(one) for one in run.records.facts.get("training", {}).get("made", [])]
+
+
+def all_makers(study: Study) -> list[Maker]:
+    """The distinct makers of everything on the page."""
+    return list(dict.fromkeys(maker for run in study.runs for maker in (*trainers(run), *makers(run))))
+
+
+def section(study: Study) -> Section | None:
+    """The data, weights and makers of each run, and the versions of each maker."""
+    return Section(
+        id="provenance",
+        title="Provenance",
+        sentences=["Each result names the code that computed it: the digest of its source, or else its commit."],
+        tables=[_runs(study), _makers(study)],
+        warnings=_warnings(study),
+    )
+
+
+def _runs(study: Study) -> Table:
+    words, code = ("Method", "Data"), ("Digest", "Weights", "Trained by", "Measured by")
+    return listing(["Run", "Seed", *words, *code], map(_run, study.runs), words=words, code=code)
+
+
+def _run(run: Run) -> list[str]:
+    data, weights = run.records.facts.get("data", {}), run.records.facts.get("weights", UNKNOWN)
+    digest = weights["digest"] if isinstance(weights, Mapping) else weights
+    by = [", ".join(dict.fromkeys(m.name for m in found)) or UNKNOWN for found in (trainers(run), makers(run))]
+    digests = [str(digest)[:12] for digest in (data.get("digest", UNKNOWN), digest)]
+    return [run.title, str(run.seed), run.method, str(data.get("name", UNKNOWN)), *digests, *by]
+
+
+def _makers(study: Study) -> Table:
+    rows = [[maker.name, maker.commit[:12] or UNKNOWN, maker.versions_text()] for maker in all_makers(study)]
+    return listing(["Code", "Commit", "Versions"], rows, "Code and libraries", words=["Versions"], code=["Commit"])
+
+
+def _warnings(study: Study) -> list[str]:
+    found = []
+    different = {maker.software for maker in all_makers(study)}
+    if len(different) > 1:
+        found.append(
+            f"These results were made by {len(different)} different versions of the code or its libraries; "
+            "the provenance section names them for each run."
+        )
+    others = [run for run in study.runs if any(m.code != study.code for m in (*trainers(run), *makers(run)))]
+    if study.code and others:
+        who = "All results" if len(others) == len(study.runs) else f"Results of {listed([run.label for run in others])}"
+        found.append(
+            f"{who} were made by other code than the code that wrote this page ({study.code[:12]}); "
+            "made again they may differ."
+        )
+    return found

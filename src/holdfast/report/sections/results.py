@@ -1,0 +1,127 @@
+"""Robust accuracy of each method against each attack, with the worst case over attacks first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from holdfast.records.facts import AttackFacts
+from holdfast.records.records import Records
+from holdfast.report.figures import colors
+from holdfast.report.format import eps_text, listed, percent, seeds_text
+from holdfast.report.headline import headline
+from holdfast.report.page import Card, Section
+from holdfast.report.study import Study
+from holdfast.report.summary import against, robust_accuracy, worst
+from holdfast.report.table import UNKNOWN, Cell, Column, Measure, Table, listing, share_table
+from holdfast.statistics import Share
+
+ORDER = 10
+
+
+def section(study: Study) -> Section | None:
+    """The main table, attacks at other threats, and the settings of all attacks."""
+    if not study.attacked():
+        return None
+    tables = [main_table(study), other_table(study), settings_table(study)]
+    return Section(
+        id="results",
+        title="Results",
+        sentences=_sentences(study),
+        tables=[table for table in tables if table is not None],
+        cards=list(_cards(study)),
+        lead=headline(study),
+        warnings=[*_outside(study), *_not_attacked(study)],
+        in_text=True,
+    )
+
+
+def _sentences(study: Study) -> list[str]:
+    spread = "Over several seeds: mean ± standard deviation; brackets span the 95 % Wilson intervals of all seeds."
+    if study.norm is None or study.eps is None:
+        return ["Clean accuracy in percent of the samples.", spread]
+    return [
+        f"Robust accuracy in percent at {study.norm} eps {eps_text(study.eps)}: samples that are classified correctly "
+        "and for which the attack found no adversarial example within eps.",
+        "The worst case counts a sample as robust only if every attack failed on it.",
+        spread,
+    ]
+
+
+def main_table(study: Study) -> Table:
+    """Clean accuracy, the worst case at the stated eps, and each attack that was run for this eps."""
+    measures: list[tuple[Column, Measure]] = [(Column("Clean", "no attack"), _clean)]
+    if study.norm is not None and study.eps is not None:
+        # the worst case stands second: with many attacks a wide table scrolls, and this is the number to read
+        measures.append(_worst_case(study, study.norm, study.eps))
+    measures += [
+        (Column(name, "minimal" if a.minimal else ""), _under(name, study.eps or 0.0))
+        for name, a in study.stated_attacks().items()
+    ]
+    return share_table(study.attacked(), measures, colors(study.titles))
+
+
+def other_table(study: Study) -> Table | None:
+    """Attacks at another norm or eps than the stated one; None if there are none."""
+    stated = study.stated_attacks()
+    others = {name: a for name, a in study.attacks().items() if math.isfinite(a.eps) and name not in stated}
+    measures = [(Column(name, f"{a.norm} {eps_text(a.eps)}"), _under(name, a.eps)) for name, a in others.items()]
+    caption = "Attacks at another norm or eps, each at its own eps"
+    return share_table(study.attacked(), measures, colors(study.titles), caption) if measures else None
+
+
+def settings_table(study: Study) -> Table | None:
+    """The threat and the settings of each attack."""
+    rows = [[name, a.norm, eps_text(a.eps), _goal(a), _settings(a)] for name, a in study.attacks().items()]
+    titles = ("Attack", "Norm", "eps", "Objective", "Settings")
+    words = ("Norm", "Objective", "Settings")
+    return listing(titles, rows, "Settings of the attacks", words=words, folded=True) if rows else None
+
+
+def _goal(attack: AttackFacts) -> str:
+    return "smallest perturbation" if attack.minimal else "any perturbation within eps"
+
+
+def _settings(attack: AttackFacts) -> str:
+    return ", ".join(f"{key} {value}" for key, value in attack.settings.items()) or UNKNOWN
+
+
+def _clean(records: Records) -> Share:
+    return Share.of(records.right)
+
+
+def _under(name: str, eps: float) -> Measure:
+    return lambda records: against(records, name, eps) if name in records.attacks else None
+
+
+def _worst_case(study: Study, norm: str, eps: float) -> tuple[Column, Measure]:
+    note = "upper bound: not attacked at this eps" if study.unmeasured() else f"over all {norm} attacks"
+    column = Column("Worst case", note, highlighted=True)
+    return column, lambda records: worst(records, norm, eps)
+
+
+def _cards(study: Study) -> Iterator[Card]:
+    groups, looks = study.attacked(), colors(study.titles)
+    for title, cell in robust_accuracy(study).items():
+        if cell.spread:
+            clean = Cell(tuple(_clean(run.records) for run in groups[title]))
+            note = f"clean {percent(clean.mean)} % · {seeds_text(cell.spread.n)}"
+            yield Card(name=title, color=looks[title], value=cell, unit="% robust", note=note)
+
+
+def _outside(study: Study) -> Iterator[str]:
+    for name in study.attacks():
+        runs = [run for run in study.runs if name in run.records.attacks and run.records.attacks[name].outside]
+        counts = [f"{run.records.attacks[name].outside} of {len(run.records)} for {run.label}" for run in runs]
+        if counts:
+            yield f"{name} returned points outside the threat, which count as failed: {listed(counts)}."
+
+
+def _not_attacked(study: Study) -> Iterator[str]:
+    for name in study.attacks():
+        runs = [run.label for runs in study.attacked().values() for run in runs if name not in run.records.attacks]
+        if runs:
+            yield f"{name} was not run against {listed(runs)}, so their worst case is over fewer attacks."
+    if study.eps is not None and (runs := [run.label for run in study.unmeasured()]):
+        where = f"{study.norm} eps {eps_text(study.eps)}"
+        yield f"No attack was run at {where} against {listed(runs)}, so the worst case is an upper bound."

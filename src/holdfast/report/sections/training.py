@@ -1,0 +1,119 @@
+"""How the models were trained: the logged numbers, the cost, and what the optimizers warned about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from holdfast.report.figures import Mark, Plot, Trace, colors, figure, marks, scatter
+from holdfast.report.page import Section
+from holdfast.report.study import Run, Study, by_title
+from holdfast.report.table import UNKNOWN, Table, listing
+
+ORDER = 50
+
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_MOST_POINTS = 300
+_COLUMNS = {
+    "Training seconds": "seconds",
+    "Forwards": "forwards",
+    "Backwards": "backwards",
+    "Epochs": "epochs",
+    "Best epoch": "best_epoch",
+}
+_NOTE = (
+    "Validation with markers, training as a thin line; further seeds are dashed. Long logs are shown as means over "
+    "intervals of equal length."
+)
+
+
+def section(study: Study) -> Section | None:
+    """A plot for each logged number, and a table of all trainings."""
+    plots = training_plots(study)
+    table = training_table(study, folded=bool(plots))
+    if table is None and not plots:
+        return None
+    looks = colors(study.titles)
+    return Section(
+        id="training",
+        title="Training",
+        sentences=[_NOTE] if plots else [],
+        tables=[table] if table else [],
+        legend={run.title: looks[run.title] for run in study.runs if run.metrics},
+        plots=plots,
+        warnings=_warnings(study),
+    )
+
+
+def training_table(study: Study, folded: bool = False) -> Table | None:
+    """Seconds, passes and epochs of each training, once if groups share it; None if no run was trained."""
+    trained = [(run, facts) for run in study.runs if (facts := run.records.facts.get("training"))]
+    columns = {title: name for title, name in _COLUMNS.items() if any(name in facts for _, facts in trained)}
+    rows = dict.fromkeys(
+        (run.name, str(run.seed), *(_number_text(facts.get(name)) for name in columns.values()))
+        for run, facts in trained
+    )
+    titles = ["Method", "Seed", *columns]
+    return listing(titles, rows, "Cost of each training", folded=folded) if rows else None
+
+
+def _number_text(value: float | None) -> str:
+    return UNKNOWN if value is None else str(round(value))
+
+
+def _warnings(study: Study) -> list[str]:
+    """The warnings of each training, with the runs they belong to."""
+    found: dict[str, list[str]] = {}
+    for run in study.runs:
+        for warning in run.records.facts.get("training", {}).get("warnings", []):
+            found.setdefault(warning, []).append(f"{run.name} (seed {run.seed})")
+    return [f"{warning}: {', '.join(dict.fromkeys(runs))}." for warning, runs in found.items()]
+
+
+def training_plots(study: Study) -> list[Plot]:
+    """One small figure for each logged number with all runs in it; numbers of the validation split come first."""
+    groups, looks, plots = by_title(study.runs), marks(study.titles), []
+    for scalar in _scalars(study):
+        traces = [
+            trace
+            for title, runs in groups.items()
+            for which, run in enumerate(runs)
+            for split in ("train", "valid")
+            if (trace := _log_line(run, scalar, split, looks[title], _DASHES[which % len(_DASHES)]))["x"]
+        ]
+        layout = {"xaxis": {"title": {"text": "step"}}, "showlegend": False, "height": 280}
+        plots.append(Plot(scalar, f"Line chart of {scalar} against the training step", figure(traces, layout)))
+    return plots
+
+
+def _scalars(study: Study) -> list[str]:
+    rows = [row for run in study.runs for row in run.metrics]
+    rows.sort(key=lambda row: row.get("split") != "valid")
+    found = dict.fromkeys(name for row in rows for name, value in row.items() if _number(value))
+    return [name for name in found if name not in ("step", "epoch", "split")]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _log_line(run: Run, scalar: str, split: str, mark: Mark, dash: str) -> Trace:
+    rows = [row for row in run.metrics if row.get("split") == split and _number(row.get(scalar)) and "step" in row]
+    points = list(_thinned([(float(row["step"]), float(row[scalar])) for row in rows]))
+    mode = "lines+markers" if split == "valid" else "lines"
+    name = f"{run.title}, seed {run.seed}, {split}"
+    return scatter(name, [x for x, _ in points], [y for _, y in points], mode) | {
+        "opacity": 1 if split == "valid" else 0.75,
+        "line": {"color": mark.color, "dash": dash, "width": 2 if split == "valid" else 1.2},
+        "marker": {"color": mark.color, "symbol": mark.symbol, "size": 5},
+        "hovertemplate": "step %{x:.0f}: %{y:.4g}<extra>%{fullData.name}</extra>",
+    }
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Means over intervals of equal length once there are more points than a screen can show."""
+    length = -(-len(points) // _MOST_POINTS)
+    for start in range(0, len(points), max(1, length)):
+        part = points[start : start + length]
+        yield fmean(x for x, _ in part), fmean(y for _, y in part)

@@ -1,0 +1,88 @@
+"""Tables of robust accuracy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.report.format import eps_text
+from holdfast.report.sections.results import main_table, other_table, settings_table
+from holdfast.report.summary import against
+from holdfast.report.table import Cell
+from holdfast.statistics import Share
+
+
+def test_columns_are_clean_worst_case_and_the_attacks_at_eps(study) -> None:
+    assert [column.title for column in main_table(study).columns] == [
+        "Clean",
+        "Worst case",
+        "PGD-40",
+        "FGSM",
+        "n",
+        "Seeds",
+    ]
+    assert [(c.title, c.note) for c in other_table(study).columns][:-2] == [
+        ("PGD-40 at 0.1", "linf 0.1"),
+        ("PGD-L2", "l2 1.5"),
+    ]
+
+
+def test_cells_hold_every_seed_and_their_mean(study) -> None:
+    row = main_table(study).rows[1]
+    assert (row.name, row.cells[-2:]) == ("AT", ("500", "0, 1"))
+    assert [(seed.name, seed.cells[-2:]) for seed in row.seeds] == [("seed 0", ("500", "0")), ("seed 1", ("500", "1"))]
+    runs = [run for run in study.runs if run.name == "AT"]
+    shares = tuple(against(run.records, "PGD-40", 0.3) for run in runs)
+    assert row.cells[2].shares == shares
+    assert tuple(seed.cells[2].shares[0] for seed in row.seeds) == shares
+    assert row.cells[2].spread.mean == pytest.approx(np.mean([share.value for share in shares]))
+    assert (row.cells[2].low, row.cells[2].high) == (min(s.low for s in shares), max(s.high for s in shares))
+
+
+def test_an_attack_that_a_run_lacks_is_an_empty_cell(make_run, make_study, without) -> None:
+    full, fewer = make_run("a", 0, n=20), without(make_run("b", 0, n=20), "FGSM")
+    table = main_table(make_study([full, fewer]))
+    assert table.rows[1].cells[3].spread is None
+    assert Cell((None, Share(1, 2))).spread.n == 1
+
+
+def test_an_unmeasured_worst_case_is_marked_as_a_bound(study) -> None:
+    assert main_table(study).columns[1].note == "over all linf attacks"
+    assert "upper bound" in main_table(replace(study, eps=0.2)).columns[1].note
+
+
+def test_there_is_no_other_table_without_other_attacks(make_run, make_study, without) -> None:
+    run = without(without(make_run("a", 0, n=9), "PGD-L2"), "PGD-40 at 0.1")
+    assert other_table(make_study([run])) is None
+
+
+@pytest.mark.parametrize(
+    ("eps", "text"),
+    [
+        (8 / 255, "8/255"),
+        (0.3, "0.3"),
+        (0.031, "0.031"),
+        (0.0, "0"),
+        (1.0, "1"),
+        (float("inf"), "inf"),
+        (1 / 3, "85/255"),
+    ],
+)
+def test_eps_is_written_in_gray_levels_or_decimals(eps: float, text: str) -> None:
+    assert eps_text(eps) == text
+
+
+def test_a_study_without_attacks_has_clean_accuracy_only(make_run, make_study, without) -> None:
+    run = make_run("a", 0, n=9)
+    for attack in list(run.records.attacks):
+        run = without(run, attack)
+    study = replace(make_study([run]), norm=None, eps=None)
+    assert [column.title for column in main_table(study).columns] == ["Clean", "n", "Seeds"]
+    assert other_table(study) is None
+    assert settings_table(study) is None
+
+
+def test_settings_are_listed_for_each_attack(study) -> None:
+    rows = {row.name: row.cells for row in settings_table(study).rows}
+    assert rows["PGD-40"] == ("linf", "0.3", "any perturbation within eps", "steps 40")
+    assert rows["PGD-L2"][-1] == "-"

@@ -1,0 +1,75 @@
+"""Intervals and tests against scipy, numpy and their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from holdfast.statistics import Share, holm, mcnemar, spread
+
+
+@given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
+    share, oracle = Share(*counts), binomtest(*counts).proportion_ci(method="wilson")
+    assert share.low == pytest.approx(oracle.low, abs=1e-12)
+    assert share.high == pytest.approx(oracle.high, abs=1e-12)
+    assert share.low <= share.value <= share.high
+
+
+def test_a_share_of_nothing_says_nothing() -> None:
+    assert (Share(0, 0).low, Share(0, 0).high) == (0.0, 1.0)
+    assert math.isnan(Share(0, 0).value)
+
+
+@pytest.mark.parametrize("counts", [(-1, 3), (4, 3)])
+def test_an_impossible_share_is_refused(counts: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="not a share"):
+        Share(*counts)
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 50))
+def test_mcnemar_is_scipys_binomial_test(only_a: int, only_b: int, both: int) -> None:
+    a = np.array([True] * only_a + [False] * only_b + [True] * both + [False] * 7)
+    b = np.array([False] * only_a + [True] * only_b + [True] * both + [False] * 7)
+    n = only_a + only_b
+    oracle = binomtest(only_a, n).pvalue if n else 1.0
+    assert mcnemar(a, b) == pytest.approx(oracle, rel=1e-9)
+    assert mcnemar(a, b) == mcnemar(b, a)
+
+
+def test_mcnemar_of_ten_thousand_discordant_samples_does_not_overflow() -> None:
+    a = np.arange(10_000) < 4900
+    assert mcnemar(a, ~a) == pytest.approx(binomtest(4900, 10_000).pvalue, rel=1e-9)
+    assert mcnemar(np.ones(10_000, bool), np.zeros(10_000, bool)) == 0.0
+
+
+def test_mcnemar_refuses_unpaired_samples() -> None:
+    with pytest.raises(ValueError, match="one value per sample"):
+        mcnemar(np.ones(3, bool), np.ones(4, bool))
+
+
+@given(st.lists(st.floats(0, 1), max_size=7))
+def test_holm_by_its_definition(ps: list[float]) -> None:
+    """Adjusted p of a hypothesis: the largest, over those at most as large, of its p times how many are not smaller."""
+    adjusted = holm(ps)
+    ranked = sorted(range(len(ps)), key=lambda i: ps[i])
+    for place, i in enumerate(ranked):
+        steps = [min(1.0, ps[ranked[j]] * (len(ps) - j)) for j in range(place + 1)]
+        assert adjusted[i] == max(steps)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_spread_is_numpys(values: list[float]) -> None:
+    found = spread(values)
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-12)
+    assert found.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+    assert found.n == len(values)
+
+
+def test_one_seed_has_no_deviation_and_none_no_mean() -> None:
+    assert spread([0.5]).std is None
+    with pytest.raises(ValueError, match="one per seed"):
+        spread([])
