@@ -52,6 +52,7 @@ def samples():
 if __name__ == "__main__":
     np.savez("data.npz", x_test=samples().numpy(), y_test=build()(samples()).argmax(1).numpy())
 """
+FLOAT32 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # without bfloat16 instructions `auto` arithmetic is float32
 OWN_COMMAND = ("evaluate", "--model", "nets:build", "--data", "npz:data.npz", "--threat", "linf:0.01")
 
 Key = tuple[str, int | None, int]  # model, k of a nearest-neighbor classifier, seed
@@ -75,7 +76,7 @@ class Measured:
 
     def digest(self) -> str:
         weights = self.facts["weights"]
-        return weights["digest"] if isinstance(weights, dict) else weights
+        return str(weights["digest"] if isinstance(weights, dict) else weights)
 
     def made_with(self) -> dict[str, str]:
         return {"commit": str(self.facts.get("commit"))[:7]} | dict(self.facts.get("versions", {}))
@@ -140,8 +141,8 @@ def run(checkout: Path, command: list[str], inputs: Path, out: Path) -> None:
         print(f"{out}: finished before", file=sys.stderr)
         return
     environment = os.environ | {"PYTHONPATH": str((checkout / "src").resolve())}
-    if command == list(OWN_COMMAND):  # without bfloat16 instructions `auto` arithmetic is float32
-        environment["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+    if command == list(OWN_COMMAND):  # it has no option for the arithmetic
+        environment |= FLOAT32
     print(f"{out}: holdfast {' '.join(command)} with {checkout}", file=sys.stderr)
     called = [sys.executable, "-m", "holdfast", *command, "--out", str(out.resolve())]
     done = subprocess.run(called, cwd=inputs, env=environment, stdout=subprocess.DEVNULL)
@@ -250,7 +251,7 @@ def mcnemar(more: int, fewer: int) -> float:
     """The exact two-sided p-value: discordant samples fall on either side with probability 1/2."""
     discordant = more + fewer
     tail = sum(comb(discordant, i) for i in range(min(more, fewer) + 1))
-    return min(1.0, tail / 2 ** (discordant - 1))
+    return float(min(1.0, tail / 2 ** (discordant - 1)))
 
 
 def _number(text: str) -> float:
