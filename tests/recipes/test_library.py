@@ -1,5 +1,7 @@
 """Every recipe of the library holds the published settings, can be trained and evaluated, and has a small variant."""
 
+import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from holdfast.run.study import Workshop
 from published_files import write_all
 
 Call = Callable[..., SimpleNamespace]
+PAGE = (Path(__file__).parents[2] / "docs/variants.md").read_text(encoding="utf-8")
 FULL = [name for name in schema.names() if not name.endswith("-small")]
 SMALL_ONLY = {"mnist-defences-small", "mnist-linearity-small", "mnist-llr-ablation-small", "mnist-sphere-small"}
 NARROW = {
@@ -215,3 +218,37 @@ def test_llr_ablation_varies_the_slope_term_alone() -> None:
     for table in tables:
         del table["slope"], table["mu"]
     assert all(table == tables[0] for table in tables)
+
+
+OPTION = r"^\| `(\w+)(?: = ([^`]+))?`(?: of `\w+`)? \|.*\| `([\w-]+)` \|$"
+
+
+@pytest.mark.parametrize(("option", "value", "name"), re.findall(OPTION, PAGE, re.MULTILINE))
+def test_recipe_named_on_the_variants_page_uses_the_option(option: str, value: str, name: str) -> None:
+    methods = [entry.method for entry in schema.load(name).methods.values()]
+    found = [getattr(method, option) for method in methods if hasattr(method, option)]
+    wanted = tomllib.loads(f"value = {value}")["value"] if value else None
+    if isinstance(wanted, dict):
+        assert any(all(getattr(attack, key) == setting for key, setting in wanted.items()) for attack in found)
+    elif value:
+        assert wanted in found
+    else:
+        assert any(setting is not None for setting in found)
+
+
+def test_variants_page_lists_every_option_of_tla() -> None:
+    shared = {"attack", "warmup", "smoothing", "lambda1", "lambda2", "margin", "pool"}
+    assert {option for option, *_ in re.findall(OPTION, PAGE, re.MULTILINE)} >= tla(
+        "mnist-mlp"
+    ).__dict__.keys() - shared
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_toml_of_the_variants_page_loads(number: int, tmp_path: Path) -> None:
+    text = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[number]
+    if 'name = "metric"' in text:
+        pytest.importorskip("pytorch_metric_learning")
+        text = 'base = "quickstart"\n' + text
+    (tmp_path / "page.toml").write_text(text)
+    (changed,) = tomllib.loads(text)["methods"]
+    assert changed in schema.load(str(tmp_path / "page.toml")).methods
