@@ -2,10 +2,8 @@
 
 import copy
 import dataclasses
-import importlib
 import inspect
 import math
-import pkgutil
 from importlib.util import find_spec
 
 import by_hand
@@ -16,25 +14,24 @@ from torch import nn
 import holdfast.methods
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Needs
+from holdfast.members import member, names
 from holdfast.methods.adversarial import Adversarial
 from holdfast.models.classifier import Classifier
 from holdfast.rng import Rng
 
-FILES = [m.name for m in pkgutil.iter_modules(holdfast.methods.__path__) if not m.name.startswith("_")]
+FILES = names(holdfast.methods)
 NOISY = {"tla"}  # its noise depends on the position in the batch, so a duplicated batch gets other noise
 if find_spec("pytorch_metric_learning") is None:
     FILES.remove("metric")  # it needs the extra; test_metric_terms covers it with a stand-in
 
 
-def public(name):
-    """The public classes defined in the file of a method."""
-    module = importlib.import_module(f"holdfast.methods.{name}")
-    defined = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-    return [c for c in defined if not c.__name__.startswith("_")]
+def class_of(name):
+    """The class of a method; fails if its file does not define exactly one public class."""
+    return member(holdfast.methods, name)
 
 
 def build(name, attack):
-    [made] = public(name)
+    made = class_of(name)
     wanted = inspect.signature(made).parameters
     if "method" in wanted:
         return made(method=Adversarial(attack=attack))
@@ -50,7 +47,7 @@ def pgd(keep="last"):
 
 
 def crafting():
-    return [name for name in FILES if {"attack", "method"} & set(inspect.signature(public(name)[0]).parameters)]
+    return [name for name in FILES if {"attack", "method"} & set(inspect.signature(class_of(name)).parameters)]
 
 
 def trainable(model, method):
@@ -64,7 +61,7 @@ def test_files_are_found():
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_holds_one_documented_method(name):
-    [made] = public(name)
+    made = class_of(name)
     frozen = dataclasses.is_dataclass(made) and made.__dataclass_params__.frozen
     assert frozen or issubclass(made, nn.Module)
     assert made.__doc__
@@ -73,7 +70,7 @@ def test_a_file_holds_one_documented_method(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_settings_are_keywords_with_defaults_except_the_attack_or_the_wrapped_method(name):
-    settings = inspect.signature(public(name)[0]).parameters.values()
+    settings = inspect.signature(class_of(name)).parameters.values()
     assert all(s.kind is s.KEYWORD_ONLY for s in settings)
     assert {s.name for s in settings if s.default is s.empty} <= {"attack", "method"}
 

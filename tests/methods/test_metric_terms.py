@@ -224,10 +224,8 @@ def test_error_lists_only_losses_that_can_be_used():
 
 
 def test_missing_extra_is_named_with_the_command_to_install_it(monkeypatch):
-    for name in (
-        "pytorch_metric_learning",
-        "pytorch_metric_learning.losses",
-    ):  # if it is installed, it may be imported already
+    # both names: where the package is installed, its modules may be imported already
+    for name in ("pytorch_metric_learning", "pytorch_metric_learning.losses"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"ContrastiveLoss needs the package pytorch-metric-learning, .*metric\]'$"):
         Metric(method=Plain())
