@@ -33,6 +33,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.y)
 
+    def rows(self, given: Mapping[str, Tensor] | None = None) -> Rows:
+        """The labels and positions of the samples, with whatever else a loss needs for each of them."""
+        return Rows(self.y, self.index, given or {})
+
 
 class Outputs(NamedTuple):
     """What one forward pass gives: the input it was given, its features (b, d) and its logits (b, classes)."""

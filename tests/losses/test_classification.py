@@ -1,4 +1,4 @@
-"""Losses on logits against loops over plain numbers."""
+"""Losses of logits and labels, compared with loops over Python floats."""
 
 import math
 from math import exp, inf, log
@@ -32,7 +32,7 @@ def rows(y: list[int], target: list[int] | None = None) -> Rows:
 
 @st.composite
 def classified(draw: st.DrawFn) -> tuple[list[list[float]], list[int], list[int]]:
-    """Logits, labels and other labels; the logits are often all negative."""
+    """Logits, labels and target labels; the logits are often all negative."""
     classes, b = draw(st.integers(2, 5)), draw(st.integers(1, 4))
     shift = draw(st.sampled_from([0.0, -1000.0, 1000.0]))
     label = st.integers(0, classes - 1)
@@ -61,9 +61,7 @@ def test_margin_and_temperature_change_the_logits_before_the_loss(
 
 
 @given(classified(), st.sampled_from([0.0, 0.1, 0.5]))
-def test_cross_entropy_is_that_of_a_loop(
-    case: tuple[list[list[float]], list[int], list[int]], smoothing: float
-) -> None:
+def test_cross_entropy_equals_a_loop(case: tuple[list[list[float]], list[int], list[int]], smoothing: float) -> None:
     logits, y, target = case
     out = outputs(torch.tensor(logits, dtype=torch.float64))
     by_hand = []
@@ -76,9 +74,7 @@ def test_cross_entropy_is_that_of_a_loop(
 
 
 @given(classified(), st.sampled_from([inf, 50.0, 0.0, 1.5]))
-def test_logit_differences_are_those_of_a_loop(
-    case: tuple[list[list[float]], list[int], list[int]], kappa: float
-) -> None:
+def test_logit_differences_equal_a_loop(case: tuple[list[list[float]], list[int], list[int]], kappa: float) -> None:
     logits, y, target = case
     out = outputs(torch.tensor(logits, dtype=torch.float64))
     wrong = [max(v for j, v in enumerate(z) if j != label) - z[label] for z, label in zip(logits, y, strict=True)]
@@ -95,10 +91,10 @@ def test_logit_difference_is_positive_exactly_when_misclassified(
     z = torch.tensor(logits, dtype=torch.float64)
     found = logit_difference(outputs(z), rows(y))
     fooled = z.argmax(1) != torch.tensor(y)
-    assert torch.equal((found > 0)[found != 0], fooled[found != 0])  # a tie is a tie
+    assert torch.equal((found > 0)[found != 0], fooled[found != 0])  # ties may go either way
 
 
-def test_hand_computed_numbers() -> None:
+def test_losses_of_a_hand_computed_example() -> None:
     out = outputs(torch.tensor([[0.0, log(3.0)], [-5.0, -7.0]]))
     assert cross_entropy(out, rows([1, 1])).tolist() == pytest.approx([log(4 / 3), log(1 + exp(2))])
     assert logit_difference(out, rows([1, 1])).tolist() == pytest.approx([-log(3.0), 2.0])
@@ -106,7 +102,7 @@ def test_hand_computed_numbers() -> None:
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.__name__)
-def test_gradients_and_shapes(loss: Loss, rng: Rng) -> None:
+def test_losses_have_one_value_per_sample_and_pass_gradcheck(loss: Loss, rng: Rng) -> None:
     logits = 3 * rng.normal(torch.empty(5, 4, dtype=torch.float64)) - 20
     given = rows([0, 1, 2, 3, 0], [3, 2, 1, 0, 1])
     assert loss(outputs(logits), given).shape == (5,)
@@ -114,7 +110,7 @@ def test_gradients_and_shapes(loss: Loss, rng: Rng) -> None:
     assert loss(outputs(logits[:0]), given.take(torch.arange(0))).shape == (0,)
 
 
-def test_no_gradient_beyond_kappa() -> None:
+def test_logit_difference_has_no_gradient_above_kappa() -> None:
     logits = torch.tensor([[60.0, 0.0, 1.0], [0.0, 0.5, -4.0]], requires_grad=True)
     logit_difference(outputs(logits), rows([1, 1]), kappa=50).sum().backward()
     assert logits.grad is not None
@@ -122,18 +118,18 @@ def test_no_gradient_beyond_kappa() -> None:
 
 
 @pytest.mark.parametrize("loss", [targeted_cross_entropy, targeted_logit_difference], ids=lambda loss: loss.__name__)
-def test_a_missing_target_is_named(loss: Loss) -> None:
+def test_missing_target_is_named_in_the_error(loss: Loss) -> None:
     with pytest.raises(KeyError, match="this loss needs 'target' for every sample but the rows were given nothing"):
         loss(outputs(torch.zeros(2, 3)), rows([0, 1]))
 
 
 @pytest.mark.parametrize("name", ["smoothing", "margin", "temperature"])
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
-def test_settings_that_would_turn_or_lose_the_gradient(name: str, value: float) -> None:
+def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name} (is )?{value}.* but cross entropy takes"):
         cross_entropy(outputs(torch.zeros(2, 3)), rows([0, 1]), **{name: value})
 
 
-def test_a_temperature_of_zero() -> None:
+def test_temperature_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="a finite temperature above zero"):
         cross_entropy(outputs(torch.zeros(2, 3)), rows([0, 1]), temperature=0)

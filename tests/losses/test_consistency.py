@@ -1,4 +1,4 @@
-"""Losses between two passes against loops over plain numbers."""
+"""Losses between two forward passes, compared with loops over Python floats."""
 
 from math import exp, log
 
@@ -36,7 +36,7 @@ def softmax(z: list[float]) -> list[float]:
     return [exp(v) / total for v in z]
 
 
-def test_kl_divergence_is_from_the_given_logits_to_these(rng: Rng) -> None:
+def test_kl_divergence_goes_from_the_given_logits_to_those_of_the_pass(rng: Rng) -> None:
     out, rows = case(rng)
     pairs = [(softmax(p), softmax(q)) for p, q in zip(rows["logits"].tolist(), out.logits.tolist(), strict=True)]
     by_hand = [sum(a * (log(a) - log(b)) for a, b in zip(p, q, strict=True)) for p, q in pairs]
@@ -45,7 +45,7 @@ def test_kl_divergence_is_from_the_given_logits_to_these(rng: Rng) -> None:
     assert kl_divergence(out, same).tolist() == [0, 0, 0, 0]
 
 
-def test_kl_divergence_has_both_gradients_also_where_probabilities_underflow() -> None:
+def test_kl_divergence_has_finite_gradients_for_both_passes_where_probabilities_underflow() -> None:
     def value(ours: Tensor, theirs: Tensor) -> Tensor:
         return kl_divergence(Outputs(ours, ours, ours), Rows(torch.arange(2), torch.arange(2), {"logits": theirs}))
 
@@ -59,7 +59,7 @@ def test_kl_divergence_has_both_gradients_also_where_probabilities_underflow() -
 
 
 @pytest.mark.parametrize(("loss", "width", "name"), [(logit_pairing, 3, "logits"), (feature_matching, 5, "features")])
-def test_both_passes_get_gradients(loss: Loss, width: int, name: str, rng: Rng) -> None:
+def test_gradients_flow_to_both_passes(loss: Loss, width: int, name: str, rng: Rng) -> None:
     def value(ours: Tensor, theirs: Tensor) -> Tensor:
         return loss(Outputs(ours, ours, ours), Rows(torch.arange(4), torch.arange(4), {name: theirs}))
 
@@ -70,7 +70,7 @@ def test_both_passes_get_gradients(loss: Loss, width: int, name: str, rng: Rng) 
     assert toward.abs().min() > 0
 
 
-def test_a_missing_pass_is_named() -> None:
+def test_missing_outputs_are_named_in_the_error() -> None:
     out, rows = Outputs(*torch.zeros(3, 2, 2)), Rows(torch.arange(2), torch.arange(2), {"x": torch.zeros(2)})
     with pytest.raises(KeyError, match="this loss needs 'logits' for every sample but the rows were given x"):
         logit_pairing(out, rows)

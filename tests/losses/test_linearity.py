@@ -1,4 +1,4 @@
-"""Losses on the linear expansion against loops over plain numbers."""
+"""Losses on the linear expansion of the cross entropy, compared with loops over Python floats."""
 
 from math import exp, log, sqrt
 
@@ -32,7 +32,7 @@ def along(out: Outputs, rows: Rows, i: int) -> float:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_gap_is_the_distance_to_the_expansion(smoothing: float, rng: Rng) -> None:
+def test_linearity_gap_is_the_absolute_deviation_from_the_expansion(smoothing: float, rng: Rng) -> None:
     out, rows = case(rng)
     by_hand = []
     for i in range(4):
@@ -51,7 +51,7 @@ def test_linear_change_is_a_dot_product_per_sample(rng: Rng) -> None:
     assert not torch.allclose(linear_change(out, rows), linear_change(out, swapped))
 
 
-def test_lengths_of_gradients_and_of_their_difference(rng: Rng) -> None:
+def test_gradient_norm_and_curvature_are_l2_norms(rng: Rng) -> None:
     out, rows = case(rng)
     lengths = [sqrt(sum(g * g for g in flat(rows["gradient"], i))) for i in range(4)]
     moved = [flat(rows["moved_gradient"] - rows["gradient"], i) for i in range(4)]
@@ -59,7 +59,7 @@ def test_lengths_of_gradients_and_of_their_difference(rng: Rng) -> None:
     assert curvature(out, rows).tolist() == pytest.approx([sqrt(sum(v * v for v in m)) for m in moved], abs=1e-12)
 
 
-def test_no_curvature_has_no_gradient_rather_than_nan(rng: Rng) -> None:
+def test_curvature_of_zero_has_a_zero_gradient_and_not_nan(rng: Rng) -> None:
     out, rows = case(rng)
     gradient = rows["gradient"].clone().requires_grad_()
     same = Rows(rows.y, rows.index, {"gradient": gradient, "moved_gradient": gradient.detach()})

@@ -1,4 +1,4 @@
-"""A stub attack, a tiny network, and what the methods are made of in numpy and plain loops: no holdfast losses."""
+"""A stub attack, tiny networks, samples, and reference losses in numpy and Python loops."""
 
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +21,7 @@ def threat(eps: float = EPS) -> Threat:
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """Moves the numbers of every input by +eps, -eps, +eps ... and never asks the model; notes what it was asked."""
+    """Adds +eps, -eps, +eps ... to every input without calling the model; records the eps and rows of each call."""
 
     threat: Threat
     loss: Loss = climbed
@@ -47,7 +47,7 @@ def fixed(*shape: int, seed: int) -> Tensor:
 
 
 def fill(module: nn.Module) -> nn.Module:
-    """The module in float64 with weights that do not depend on how torch initialises."""
+    """The module in float64 with fixed weights that do not depend on torch's initialization."""
     module.double()
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
@@ -56,7 +56,7 @@ def fill(module: nn.Module) -> nn.Module:
 
 
 def network() -> Classifier:
-    """4 -> 3 tanh -> 3 classes; smooth, with features of both signs."""
+    """Linear(4, 3), tanh, Linear(3, 3): smooth, with features of both signs."""
     model = Classifier(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), nn.Linear(3, 3))
     fill(model)
     return model
@@ -69,7 +69,7 @@ def batch_norm_network() -> Classifier:
 
 
 def samples(seed: int = 7) -> Batch:
-    """Five samples of three classes, a positive for each and a pool of seven; some numbers touch the box."""
+    """Five samples of three classes, a positive for each and a pool of seven; some values are exactly 0 or 1."""
     y, pool_y = torch.tensor([0, 2, 1, 1, 0]), torch.tensor([0, 1, 2, 2, 0, 1, 1])
     draw = [(fixed(n, 4, seed=seed + i) * 0.3 + 0.5).clamp(0, 1) for i, n in enumerate((5, 5, 7))]
     pool = Batch(draw[2], pool_y, torch.arange(7) + 40)
@@ -83,7 +83,7 @@ def duplicated(batch: Batch) -> Batch:
 
 
 def descend(model: nn.Module, method: Method, parameters: list[Tensor], rng: Rng) -> tuple[float, float]:
-    """How much the total falls after a small step against its gradient, and how much the gradient promised."""
+    """The decrease of the total after a small gradient step, and the decrease that the gradient predicts."""
     rate = 1e-5
     before = method(model, samples(), progress=0.5, rng=rng).total
     gradients = torch.autograd.grad(before, parameters)
@@ -96,16 +96,16 @@ def descend(model: nn.Module, method: Method, parameters: list[Tensor], rng: Rng
 
 @dataclass
 class Passes:
-    """Every pass through a classifier: whether in train mode, and the inputs."""
+    """Records every forward pass of a classifier: its inputs, and whether it was in train mode."""
 
     training: list[bool] = field(default_factory=list)
     x: list[Tensor] = field(default_factory=list)
 
     def watch(self, model: Classifier) -> "Passes":
-        model.encoder.register_forward_pre_hook(self._note)
+        model.encoder.register_forward_pre_hook(self._record)
         return self
 
-    def _note(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def _record(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self.training.append(module.training)
         self.x.append(args[0].detach().clone())
 
@@ -116,7 +116,7 @@ def _dense(layer: nn.Module, x: np.ndarray) -> np.ndarray:
 
 
 def embed(model: Classifier, x: Tensor, layer: str | None = None, *, training: bool = True) -> np.ndarray:
-    """(b, d) features of either network at a layer."""
+    """(b, d) the features of ``network()`` or ``batch_norm_network()`` at a layer."""
     first, second = model.encoder  # type: ignore[misc]
     hidden = _dense(first, x.numpy())
     if layer == "encoder.0":
@@ -136,7 +136,7 @@ def logits(model: Classifier, x: Tensor) -> np.ndarray:
 
 
 def cross_entropy(z: np.ndarray, y: Tensor, smoothing: float = 0.0) -> float:
-    """The mean over rows."""
+    """The mean cross entropy over rows."""
     total = 0.0
     for row, label in zip(z, y.tolist(), strict=True):
         log_p = row - np.log(np.exp(row).sum())
@@ -153,12 +153,12 @@ def length(u: np.ndarray) -> float:
     return float(sum(a * a for a in u) ** 0.5)
 
 
-def distance(u: np.ndarray, v: np.ndarray, signed: bool) -> float:
+def distance(u: np.ndarray, v: np.ndarray, signed: bool = False) -> float:
     return 1 - (cosine(u, v) if signed else abs(cosine(u, v)))
 
 
-def nearest(anchors: np.ndarray, y: Tensor, pool: np.ndarray, pool_y: Tensor, signed: bool) -> list[int]:
-    """The pool row of another class at the smallest distance from each anchor."""
+def nearest(anchors: np.ndarray, y: Tensor, pool: np.ndarray, pool_y: Tensor, signed: bool = False) -> list[int]:
+    """For each anchor, the index of the nearest row of the pool with another label."""
     chosen = []
     for anchor, label in zip(anchors, y.tolist(), strict=True):
         wrong = [j for j, other in enumerate(pool_y.tolist()) if other != label]
@@ -166,14 +166,14 @@ def nearest(anchors: np.ndarray, y: Tensor, pool: np.ndarray, pool_y: Tensor, si
     return chosen
 
 
-def triplet(a: np.ndarray, p: np.ndarray, n: np.ndarray, margin: float, signed: bool = False) -> float:
-    """The mean hinge."""
+def triplet(a: np.ndarray, p: np.ndarray, n: np.ndarray, margin: float) -> float:
+    """The mean over rows of the hinge."""
     rows = zip(a, p, n, strict=True)
-    return sum(max(0.0, distance(u, v, signed) - distance(u, w, signed) + margin) for u, v, w in rows) / len(a)
+    return sum(max(0.0, distance(u, v) - distance(u, w) + margin) for u, v, w in rows) / len(a)
 
 
 def norm_term(a: np.ndarray, p: np.ndarray, n: np.ndarray, form: str) -> float:
-    """The mean over rows of the lengths summed, or of the mean squares summed."""
+    """The mean over rows of the summed lengths, or of the summed mean squares."""
     if form == "length":
         return sum(length(u) + length(v) + length(w) for u, v, w in zip(a, p, n, strict=True)) / len(a)
     return sum(float((u * u + v * v + w * w).sum()) / len(u) for u, v, w in zip(a, p, n, strict=True)) / len(a)

@@ -1,4 +1,4 @@
-"""Finite differences: what a gradient must be, from values alone."""
+"""Gradients by central finite differences."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ def each_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y, reduction="none")
 
 
-def slopes(value: Callable[[Tensor], Tensor], at: Tensor, size: float = 1e-5) -> Tensor:
-    """The gradient of a scalar function of a tensor by central differences, one number at a time."""
+def numeric_gradient(value: Callable[[Tensor], Tensor], at: Tensor, size: float = 1e-5) -> Tensor:
+    """The gradient of a scalar function of a tensor, one element at a time."""
     found = torch.empty_like(at)
     for place in range(at.numel()):
         step = torch.zeros_like(at)
@@ -22,27 +22,27 @@ def slopes(value: Callable[[Tensor], Tensor], at: Tensor, size: float = 1e-5) ->
     return found
 
 
-def input_slopes(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient in each input of its own loss."""
+def input_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of the cross entropy of each sample with respect to its input."""
     rows = [
-        slopes(lambda one, i=i: each_loss(model, one[None], y[i : i + 1])[0], x[i])  # type: ignore[misc]
+        numeric_gradient(lambda one, i=i: each_loss(model, one[None], y[i : i + 1])[0], x[i])  # type: ignore[misc]
         for i in range(len(x))
     ]
     return torch.stack(rows)
 
 
-def parameter_slopes(model: nn.Module, total: Callable[[], Tensor], size: float = 1e-5) -> list[Tensor]:
-    """The gradient of a total in every parameter of a model."""
+def parameter_gradients(model: nn.Module, total: Callable[[], Tensor], size: float = 1e-5) -> list[Tensor]:
+    """The gradients of a total with respect to the parameters of a model."""
     found = []
     for parameter in model.parameters():
-        kept = parameter.detach().clone()
+        original = parameter.detach().clone()
 
         def value(moved: Tensor, parameter: Tensor = parameter) -> Tensor:
             with torch.no_grad():
                 parameter.copy_(moved)
             return total().detach()
 
-        found.append(slopes(value, kept, size))
+        found.append(numeric_gradient(value, original, size))
         with torch.no_grad():
-            parameter.copy_(kept)
+            parameter.copy_(original)
     return found

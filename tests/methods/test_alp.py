@@ -9,7 +9,7 @@ from holdfast.methods.alp import ALP
 
 
 @pytest.mark.parametrize(("weight", "smoothing"), [(0.5, 0.0), (2.0, 0.1), (0.0, 0.1)])
-def test_total_is_half_of_each_cross_entropy_plus_the_pairing(weight, smoothing, rng):
+def test_total_is_the_mean_cross_entropy_of_both_halves_plus_the_pairing_term(weight, smoothing, rng):
     model, batch = by_hand.network(), by_hand.samples()
     method = ALP(attack=by_hand.Shift(threat=by_hand.threat()), weight=weight, smoothing=smoothing)
     terms = method(model, batch, progress=0.5, rng=rng)
@@ -21,8 +21,8 @@ def test_total_is_half_of_each_cross_entropy_plus_the_pairing(weight, smoothing,
     assert terms.total.item() == pytest.approx(sum(halves) + weight * pairing, rel=1e-12)
 
 
-def test_numbers_on_paper(rng):
-    # logits are the inputs: the shift of +0.1, -0.1 gives a mean square of 0.01 however many rows there are
+def test_hand_computed_example(rng):
+    # the logits are the inputs, so the shift by +0.1 and -0.1 has a mean square of 0.01 for any number of rows
     batch = Batch(torch.full((3, 2), 0.5).double(), torch.tensor([0, 1, 0]), torch.arange(3))
     terms = ALP(attack=by_hand.Shift(threat=by_hand.threat()))(nn.Identity(), batch, progress=0.5, rng=rng)
     assert terms.parts["logit_pairing"].item() == pytest.approx(0.01, rel=1e-9)
@@ -31,7 +31,7 @@ def test_numbers_on_paper(rng):
     assert terms.total.item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_both_halves_share_one_pass_and_its_batch_statistics(rng):
+def test_clean_and_adversarial_samples_share_one_pass_and_its_batch_statistics(rng):
     model, batch = by_hand.batch_norm_network(), by_hand.samples()
     passes = by_hand.Passes().watch(model)
     terms = ALP(attack=by_hand.Shift(threat=by_hand.threat()))(model, batch, progress=0.5, rng=rng)
@@ -42,5 +42,5 @@ def test_both_halves_share_one_pass_and_its_batch_statistics(rng):
     assert terms.total.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_needs_nothing():
+def test_needs_neither_positives_nor_a_pool():
     assert ALP(attack=by_hand.Shift(threat=by_hand.threat())).needs == Needs()

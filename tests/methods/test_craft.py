@@ -1,4 +1,4 @@
-"""What the methods that craft have in common: warm-up and refusals."""
+"""Properties shared by all methods that craft: warm-up of eps, and which attacks they accept."""
 
 import by_hand
 import pytest
@@ -27,14 +27,14 @@ METHODS = [Adversarial, ALP, TLA, TRADES, LLR]
     ("warmup", "progress", "share"),
     [(0.0, 0.0, 1.0), (0.5, 0.0, 0.0), (0.5, 0.125, 0.25), (0.5, 0.5, 1.0), (0.5, 0.9, 1.0), (1.0, 0.75, 0.75)],
 )
-def test_eps_grows_linearly_over_the_warm_up(method, warmup, progress, share, rng):
+def test_eps_grows_linearly_during_warmup(method, warmup, progress, share, rng):
     attack = by_hand.Shift(threat=by_hand.threat())
     method(attack=attack, warmup=warmup)(by_hand.network(), by_hand.samples(), progress=progress, rng=rng)
     assert [eps for eps, _ in attack.seen] == pytest.approx([share * by_hand.EPS])
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_real_attack_survives_the_start_of_the_warm_up(method, rng):
+def test_pgd_at_the_start_of_warmup_returns_clean_samples(method, rng):
     model, batch = by_hand.network(), by_hand.samples()
     attack = PGD(threat=by_hand.threat(), steps=2, step=0.05, keep="last")
     warm = method(attack=attack, warmup=0.5)(model, batch, progress=0.0, rng=rng).total
@@ -44,21 +44,21 @@ def test_a_real_attack_survives_the_start_of_the_warm_up(method, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("warmup", [-0.1, 1.5, float("nan")])
-def test_a_warm_up_outside_training_is_refused(method, warmup):
+def test_warmup_outside_zero_to_one_is_refused(method, warmup):
     with pytest.raises(ValueError, match=r"share of training in \[0, 1\]"):
         method(attack=by_hand.Shift(threat=by_hand.threat()), warmup=warmup)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("keep", ["fooled", "closest"])
-def test_an_attack_that_stops_at_the_boundary_is_refused(method, keep):
+def test_attack_that_stops_at_the_boundary_is_refused(method, keep):
     with pytest.raises(ValueError, match=f'keep="{keep}" stops at the boundary'):
         method(attack=BIM(threat=by_hand.threat(), keep=keep))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("keep", ["last", "worst"])
-def test_other_attacks_are_taken_where_fooling_is_the_aim(method, keep):
+def test_keep_worst_is_accepted_unless_the_method_replaces_the_loss(method, keep):
     attack = PGD(threat=by_hand.threat(), keep=keep)
     if keep == "worst" and method in (TRADES, LLR):
         with pytest.raises(ValueError, match=r'keep is "worst" but .* climbs a loss of its own; use keep="last"'):
@@ -69,15 +69,15 @@ def test_other_attacks_are_taken_where_fooling_is_the_aim(method, keep):
 
 @pytest.mark.parametrize("method", [TRADES, LLR])
 @pytest.mark.parametrize("attack", [BIM, CWLinf, Noise])
-def test_methods_that_climb_a_loss_of_their_own_refuse_attacks_without_a_choice(method, attack):
-    """BIM starts at x, where neither has a gradient."""
+def test_methods_that_replace_the_loss_refuse_attacks_without_loss_and_start(method, attack):
+    """BIM, for one, starts at x, where neither loss has a gradient."""
     keep = {} if attack is Noise else {"keep": "last"}
     with pytest.raises(ValueError, match=f"{attack.__name__} has no choice of loss and start, .* give it PGD or FGSM"):
         method(attack=attack(threat=by_hand.threat(), **keep))
 
 
 @pytest.mark.parametrize("method", [TRADES, LLR])
-def test_one_step_will_do(method, rng):
+def test_fgsm_is_accepted(method, rng):
     model, batch = by_hand.network(), by_hand.samples()
     terms = method(attack=FGSM(threat=by_hand.threat()))(model, batch, progress=1.0, rng=rng)
     assert len(terms.parts) > 1
@@ -85,8 +85,8 @@ def test_one_step_will_do(method, rng):
 
 
 @pytest.mark.parametrize(("method", "same"), [(TRADES, True), (LLR, True), (Adversarial, False)])
-def test_losses_that_compare_two_passes_are_climbed_with_full_precision(method, same, rng):
-    """Whatever attacks compute with: rounding to bfloat16 would be larger than the differences that are climbed."""
+def test_losses_that_compare_two_passes_are_crafted_in_float32(method, same, rng):
+    """Also when attacks use bfloat16, whose rounding error is larger than the differences that these losses measure."""
     found = []
     for name in ("float32", "bfloat16"):
         torch.manual_seed(0)
@@ -104,7 +104,7 @@ WEIGHTS = [(ALP, "weight"), (TLA, "lambda1"), (TLA, "lambda2"), (TLA, "matching"
 
 @pytest.mark.parametrize(("method", "name"), WEIGHTS)
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_a_weight_that_would_reward_or_drown_its_term_is_refused(method, name, value):
+def test_weight_that_is_negative_or_not_finite_is_refused(method, name, value):
     attack = by_hand.Shift(threat=by_hand.threat())
     with pytest.raises(ValueError, match=f"{name} is {value} but the weight of a term is a finite number of zero"):
         method(attack=attack, **{name: value})

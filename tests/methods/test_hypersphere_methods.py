@@ -1,4 +1,4 @@
-"""Methods on a hypersphere head against the losses of the paper written out: margin in training, none in crafting."""
+"""Methods on a hypersphere head, compared with the losses of the paper: a margin in training, none in crafting."""
 
 import gc
 import weakref
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Rows
 from holdfast.losses.classification import cross_entropy
-from holdfast.methods._sphere import hypersphere_of
+from holdfast.methods._hypersphere import hypersphere_of
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.cure import CURE
@@ -41,7 +41,7 @@ def cosines(model, x):
 
 
 def he(c, y):
-    """HE(x) of the paper: cross entropy of s·(c - m·1y)."""
+    """HE(x) of the paper: the cross entropy of s·(c - m·onehot(y))."""
     return F.cross_entropy(S * (c - M * F.one_hot(y, 3).double()), y)
 
 
@@ -50,7 +50,7 @@ def stub():
 
 
 class Named(nn.Module):
-    """Layers by name in the order of registration, and what a pass does with them."""
+    """Layers registered by name in the given order, and a function for the forward pass."""
 
     def __init__(self, run, **layers):
         super().__init__()
@@ -66,55 +66,57 @@ def sphere(width=4, classes=3, **options):
     return Hypersphere(width, classes, scale=S, margin=M, **options)
 
 
-ELSEWHERE = {
+NOT_THE_HEAD = {
     "narrow": (lambda: nn.Sequential(Hypersphere(4, 5), nn.Tanh(), nn.Linear(5, 3)), 5),
     "as wide as the logits": (lambda: nn.Sequential(sphere(), nn.Tanh(), nn.Linear(3, 3)), 3),
-    "scaled after": (lambda: Named(lambda net, x: net.head(x) / S, head=sphere()), 3),
-    "changed in place": (lambda: nn.Sequential(sphere(), nn.LeakyReLU(inplace=True)), 3),
+    "followed by a division": (lambda: Named(lambda net, x: net.head(x) / S, head=sphere()), 3),
+    "followed by an in-place layer": (lambda: nn.Sequential(sphere(), nn.LeakyReLU(inplace=True)), 3),
     "unused": (lambda: Named(lambda net, x: net.last(x), last=nn.Linear(4, 3), head=sphere()), 3),
 }
 OTHER = {"scale": 3.0, "margin": 0.7}
-HERE = {
+THE_HEAD = {
     "last": lambda: nn.Sequential(nn.Linear(4, 4), sphere()),
     "alone": sphere,
-    "another is registered later": lambda: Named(
+    "another layer is registered later": lambda: Named(
         lambda net, x: net.head(x), head=sphere(), aux=Hypersphere(4, 7, **OTHER)
     ),
-    "another of its size is": lambda: Named(lambda net, x: net.head(x), head=sphere(), aux=Hypersphere(4, 3, **OTHER)),
-    "another runs before": lambda: Named(
+    "another layer of its size is registered later": lambda: Named(
+        lambda net, x: net.head(x), head=sphere(), aux=Hypersphere(4, 3, **OTHER)
+    ),
+    "another layer runs before": lambda: Named(
         lambda net, x: net.head(net.mid(x)), head=sphere(), mid=Hypersphere(4, 4, **OTHER)
     ),
-    "as another number": lambda: Named(lambda net, x: net.head(x.float()).double(), head=sphere().float()),
+    "cast to another dtype": lambda: Named(lambda net, x: net.head(x.float()).double(), head=sphere().float()),
     "with dropout": lambda: nn.Sequential(nn.Dropout(0.5), sphere()),
 }
 
 
 @pytest.mark.parametrize("method", [Plain(), ALP(attack=stub()), LLR(attack=stub())])
-@pytest.mark.parametrize("place", ELSEWHERE)
-def test_a_head_that_does_not_make_the_logits_is_refused(place, method, rng):
-    make, outputs = ELSEWHERE[place]
+@pytest.mark.parametrize("place", NOT_THE_HEAD)
+def test_hypersphere_layer_that_is_not_the_head_is_refused(place, method, rng):
+    make, outputs = NOT_THE_HEAD[place]
     message = rf"layer with {outputs} outputs, but its 3 logits do not come from it; .* place of the last layer$"
     with pytest.raises(ValueError, match=message):
         method(make().double(), by_hand.samples(), progress=0.5, rng=rng)
 
 
-@pytest.mark.parametrize("place", HERE)
-def test_the_head_that_makes_the_logits_counts(place):
-    model, batch = HERE[place](), by_hand.samples()
-    if place != "as another number":
+@pytest.mark.parametrize("place", THE_HEAD)
+def test_head_that_computes_the_logits_is_found_without_side_effects(place):
+    model, batch = THE_HEAD[place](), by_hand.samples()
+    if place != "cast to another dtype":
         model.double()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(5)
     out = adapt(model.train()).outputs(batch.x)
-    drawn = torch.get_rng_state()
+    state = torch.get_rng_state()
     assert hypersphere_of(model, out).scale == S
-    assert torch.equal(torch.get_rng_state(), drawn)
+    assert torch.equal(torch.get_rng_state(), state)
     assert all(module.training for module in model.modules())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert Plain()(model, batch, progress=0.5, rng=None).total.item() > 0
 
 
-def test_a_model_is_asked_once_and_again_when_its_head_is_another():
+def test_head_is_searched_once_and_again_when_it_is_replaced():
     model, x = Classifier(nn.Linear(4, 5), nn.Linear(5, 3)), torch.rand(6, 4)
     passes = by_hand.Passes().watch(model)
     assert hypersphere_of(model, model.outputs(x)) is None
@@ -122,12 +124,12 @@ def test_a_model_is_asked_once_and_again_when_its_head_is_another():
         model.head = Hypersphere.instead_of(model.head, scale=scale)
         for _ in range(3):
             assert hypersphere_of(model, model.outputs(x)) is model.head
-    assert passes.training.count(False) == 2  # that of asking, in eval mode
+    assert passes.training.count(False) == 2  # one search per head, in eval mode
     assert passes.training.count(True) == 7
 
 
 @pytest.mark.parametrize("options", [{}, {"feature_norm": False}])
-def test_wrappers_of_training_do_not_hide_the_head(options):
+def test_head_is_found_inside_the_wrappers_of_training(options):
     net = Classifier(nn.Linear(4, 4), sphere(**options))
     mixed = Mixed(net, torch.device("cpu")).train()
     model = Fabric(accelerator="cpu", devices=1).setup_module(mixed)
@@ -135,7 +137,7 @@ def test_wrappers_of_training_do_not_hide_the_head(options):
     assert hypersphere_of(model, model.outputs(torch.rand(6, 4))) is net.head
 
 
-def test_a_model_that_was_asked_can_go():
+def test_cache_does_not_keep_a_model_alive():
     model = sphere()
     assert hypersphere_of(model, adapt(model).outputs(torch.rand(6, 4))) is model
     gone = weakref.ref(model)
@@ -144,7 +146,7 @@ def test_a_model_that_was_asked_can_go():
     assert gone() is None
 
 
-def test_plain_and_adversarial(rng):
+def test_plain_and_adversarial_training_use_the_margin(rng):
     model, batch = network(), by_hand.samples()
     plain = Plain()(model, batch, progress=0.5, rng=rng).total
     assert plain.item() == pytest.approx(he(cosines(model, batch.x), batch.y).item(), rel=1e-12)
@@ -169,8 +171,8 @@ def test_trades_has_the_margin_in_its_cross_entropy_only(rng):
 
 
 @pytest.mark.parametrize("make", [lambda: LLR(attack=stub()), CURE, lambda: TLA(attack=stub(), noise="none")])
-def test_other_terms_do_not_know_the_margin(make, rng):
-    """Only the cross entropy does: gap, curvature and triplet are those of the same model without a margin."""
+def test_other_terms_do_not_depend_on_the_margin(make, rng):
+    """Gap, curvature and triplet equal those of the same model without a margin; the cross entropy does not."""
     batch, method = by_hand.samples(), make()
     with_margin, without = (method(network(m), batch, progress=0.5, rng=rng) for m in (M, 0.0))
     for part in with_margin.parts:
@@ -188,10 +190,10 @@ def climbed(model, batch, margin, steps=3, step=0.04):
     return x_adv.detach()
 
 
-def test_crafting_has_no_margin_unless_its_loss_is_given_one(rng):
+def test_attack_uses_no_margin_unless_its_loss_has_one(rng):
     model, batch = network(), by_hand.samples()
-    free = PGD(threat=by_hand.threat(), steps=3, step=0.04, start="clean", keep="last")
-    kept = PGD(
+    plain = PGD(threat=by_hand.threat(), steps=3, step=0.04, start="clean", keep="last")
+    with_margin = PGD(
         threat=by_hand.threat(),
         steps=3,
         step=0.04,
@@ -199,12 +201,12 @@ def test_crafting_has_no_margin_unless_its_loss_is_given_one(rng):
         keep="last",
         loss=partial(cross_entropy, margin=S * M),
     )
-    for attack, margin in ((free, 0.0), (kept, M)):
+    for attack, margin in ((plain, 0.0), (with_margin, M)):
         x_adv = Adversarial(attack=attack)(model, batch, progress=1.0, rng=rng).seen[-1].x
         torch.testing.assert_close(x_adv, climbed(model, batch, margin), rtol=0, atol=1e-12)
 
 
-def test_the_loss_of_unscaled_cosines_is_a_temperature(rng):
+def test_temperature_gives_the_loss_of_unscaled_cosines(rng):
     model, batch = network(), by_hand.samples()
     out = model.outputs(batch.x)
     found = cross_entropy(out, Rows(batch.y, batch.index), temperature=S)

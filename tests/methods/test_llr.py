@@ -1,9 +1,9 @@
-"""LLR against finite differences, a loop for its inner problem, and batch norm computed by hand."""
+"""LLR compared with finite differences, a loop for its inner maximization, and batch norm computed by hand."""
 
 import by_hand
 import pytest
 import torch
-from differences import each_loss, input_slopes, parameter_slopes, slopes
+from differences import each_loss, input_gradients, numeric_gradient, parameter_gradients
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,11 +22,11 @@ def thirty_two():
     return Batch(x, torch.arange(32) % 3, torch.arange(32) + 50)
 
 
-def test_gap_and_slope_are_those_of_finite_differences_per_sample(rng):
+def test_gap_and_slope_equal_finite_differences_per_sample(rng):
     model, batch = by_hand.network(), thirty_two()
     terms = stub(lambda1=3.0, mu=0.5)(model, batch, progress=1.0, rng=rng)
     moved = by_hand.shifted(batch.x)
-    along = ((moved - batch.x) * input_slopes(model, batch.x, batch.y)).sum(1)
+    along = ((moved - batch.x) * input_gradients(model, batch.x, batch.y)).sum(1)
     gap = (each_loss(model, moved, batch.y) - each_loss(model, batch.x, batch.y) - along).abs().mean().item()
     slope, entropy = along.abs().mean().item(), each_loss(model, batch.x, batch.y).mean().item()
     assert gap > 1e-4
@@ -36,14 +36,14 @@ def test_gap_and_slope_are_those_of_finite_differences_per_sample(rng):
     assert terms.total.item() == pytest.approx(entropy + 3 * gap + 0.5 * slope, rel=1e-6)
 
 
-def test_the_length_of_the_gradient_instead_of_the_dot_product(rng):
+def test_slope_norm_is_the_l2_norm_of_the_gradient(rng):
     model, batch = by_hand.network(), thirty_two()
     terms = stub(slope="norm")(model, batch, progress=1.0, rng=rng)
-    lengths = input_slopes(model, batch.x, batch.y).square().sum(1).sqrt()
+    lengths = input_gradients(model, batch.x, batch.y).square().sum(1).sqrt()
     assert terms.parts["slope"].item() == pytest.approx(lengths.mean().item(), rel=1e-6)
 
 
-def test_the_gap_alone_is_the_total_without_its_slope(rng):
+def test_mu_zero_leaves_the_gap_alone(rng):
     model, batch = by_hand.network(), by_hand.samples()
     alone, both = (stub(mu=mu)(model, batch, progress=1.0, rng=rng) for mu in (0.0, 0.6))
     expected = alone.parts["cross_entropy"] + 2 * alone.parts["linearity_gap"]
@@ -51,7 +51,7 @@ def test_the_gap_alone_is_the_total_without_its_slope(rng):
     assert both.total.item() == pytest.approx((expected + 0.6 * alone.parts["slope"]).item(), rel=1e-12)
 
 
-def test_a_sample_alone_is_itself_in_a_batch_of_32(rng):
+def test_terms_are_means_over_samples_in_a_batch_of_32(rng):
     model, batch = by_hand.network(), thirty_two()
     method = LLR(attack=PGD(threat=by_hand.threat(), steps=3, keep="last"))
     together = method(model, batch, progress=1.0, rng=rng)
@@ -65,21 +65,21 @@ def test_a_sample_alone_is_itself_in_a_batch_of_32(rng):
 
 @pytest.mark.parametrize("network", [by_hand.network, by_hand.batch_norm_network])
 @pytest.mark.parametrize("slope", ["dot", "norm"])
-def test_the_gradient_is_that_of_finite_differences_through_everything_but_d(network, slope, rng):
-    """Through l's gradient, and with batch norm through the statistics that the perturbed pass takes over."""
+def test_gradient_flows_through_everything_but_d(network, slope, rng):
+    """Through grad l(x), and with batch norm through the clean batch statistics that the perturbed pass uses."""
     model, batch = network().train(), by_hand.samples()
     method = stub(slope=slope, mu=0.7)
     method(model, batch, progress=1.0, rng=rng).total.backward()
-    expected = parameter_slopes(model, lambda: method(model, batch, progress=1.0, rng=rng).total)
+    expected = parameter_gradients(model, lambda: method(model, batch, progress=1.0, rng=rng).total)
     for parameter, wanted in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_clean_gradients_are_those_of_the_batch_statistics(rng):
-    """As in the authors' code the gradient of l goes through the statistics; the perturbed pass takes them as given."""
+def test_clean_gradient_flows_through_the_batch_statistics(rng):
+    """As in the authors' code grad l(x) includes the path through the statistics; the perturbed pass reuses them."""
     model, batch = by_hand.batch_norm_network().train(), by_hand.samples()
     terms = stub()(model, batch, progress=1.0, rng=rng)
-    gradient = slopes(lambda x: each_loss(model, x, batch.y).sum(), batch.x)
+    gradient = numeric_gradient(lambda x: each_loss(model, x, batch.y).sum(), batch.x)
     hidden = F.linear(batch.x, model.encoder[0].weight, model.encoder[0].bias).detach()
     moved = F.linear(by_hand.shifted(batch.x), model.encoder[0].weight, model.encoder[0].bias).detach()
     norm = model.encoder[1]
@@ -92,7 +92,7 @@ def test_clean_gradients_are_those_of_the_batch_statistics(rng):
 
 
 def climbed(model, batch, steps, step, rng):
-    """The inner problem in a plain loop, on a copy in eval mode whose averages are the clean batch's statistics."""
+    """The inner maximization as a loop, on a copy in eval mode that has the clean batch statistics as its averages."""
     start = rng.fork("craft").fork("start").at(batch.index).at(torch.zeros_like(batch.index))
     x = batch.x.clone().requires_grad_()
     clean = F.cross_entropy(model(x), batch.y, reduction="none")
@@ -110,9 +110,9 @@ def climbed(model, batch, steps, step, rng):
     return x_adv.detach()
 
 
-def test_the_attack_climbs_the_gap_from_a_random_start_under_the_clean_statistics(rng):
+def test_attack_maximizes_the_gap_from_a_random_start_with_clean_batch_statistics(rng):
     model, batch = by_hand.batch_norm_network().train(), by_hand.samples()
-    attack = PGD(threat=by_hand.threat(), steps=5, step=0.04, keep="last", start="near")  # which LLR replaces
+    attack = PGD(threat=by_hand.threat(), steps=5, step=0.04, keep="last", start="near")  # LLR replaces the start
     terms = LLR(attack=attack)(model, batch, progress=1.0, rng=rng)
     torch.testing.assert_close(terms.seen[1].x, climbed(model, batch, 5, 0.04, rng), rtol=0, atol=1e-12)
 
@@ -128,7 +128,7 @@ def test_more_steps_find_larger_gaps(rule, rng):
 
 
 @pytest.mark.parametrize("folds", [True, False])
-def test_averages_move_as_in_one_clean_training_pass(folds, rng):
+def test_running_averages_move_as_in_one_clean_training_pass(folds, rng):
     def network():
         torch.manual_seed(0)
         body = [nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Softplus(), *([] if folds else [nn.Dropout(0.0)])]
@@ -144,7 +144,7 @@ def test_averages_move_as_in_one_clean_training_pass(folds, rng):
     assert "forward" not in vars(model.encoder[1])
 
 
-def test_in_eval_mode_batch_norm_is_that_of_its_averages(rng):
+def test_batch_norm_in_eval_mode_uses_its_running_averages(rng):
     model, batch = by_hand.batch_norm_network().eval(), by_hand.samples()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     terms = stub()(model, batch, progress=1.0, rng=rng)
@@ -152,7 +152,7 @@ def test_in_eval_mode_batch_norm_is_that_of_its_averages(rng):
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-def test_cost_counts_the_passes_of_the_clean_gradient_twice(rng):
+def test_cost_includes_the_double_backward_of_the_clean_gradient(rng):
     terms = LLR(attack=PGD(threat=by_hand.threat(), steps=3, keep="last"))(
         by_hand.network(), by_hand.samples(), progress=1.0, rng=rng
     )
@@ -167,11 +167,11 @@ def test_cost_counts_the_passes_of_the_clean_gradient_twice(rng):
         ({"slope": "cosine"}, "slope is 'cosine' but it must be one of dot, norm"),
     ],
 )
-def test_bad_settings_are_refused(settings, message):
+def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         stub(**settings)
 
 
-def test_needs_nothing_and_defaults_are_those_of_the_code():
+def test_needs_nothing_and_defaults_are_those_of_the_authors_code():
     assert stub().needs == Needs()
     assert (stub().lambda1, stub().mu) == (4 / 2, 4 * 0.3 / 2)

@@ -1,4 +1,4 @@
-"""Terms on features added to any method: our triplet, and losses of pytorch-metric-learning."""
+"""Metric terms around any method: triplet, and the losses of pytorch-metric-learning."""
 
 import copy
 import sys
@@ -37,7 +37,7 @@ def proxies(**settings):
 
 
 @pytest.mark.parametrize("network", [by_hand.network, by_hand.batch_norm_network])
-def test_adversarial_training_with_the_triplet_term_is_tla_without_noise(network, rng):
+def test_triplet_around_adversarial_training_equals_tla_without_noise(network, rng):
     batch = by_hand.samples()
     ours, theirs = network(), network()
     composed = Triplet(method=Adversarial(attack=pgd()), lambda1=0.7, lambda2=0.01, margin=0.2, pool=7)
@@ -54,13 +54,13 @@ def test_adversarial_training_with_the_triplet_term_is_tla_without_noise(network
 
 
 @pytest.mark.parametrize("method", [Plain(), ALP(attack=pgd()), TRADES(attack=pgd())])
-def test_the_triplet_term_is_added_to_the_last_pass_of_any_method(method, rng):
+def test_triplet_term_uses_the_last_training_pass_of_the_method(method, rng):
     model, batch = by_hand.network(), by_hand.samples()
     alone = method(model, batch, progress=1.0, rng=rng)
     terms = Triplet(method=method, margin=0.3, pool=7)(model, batch, progress=1.0, rng=rng)
     anchor, positive = by_hand.embed(model, alone.seen[-1].x), by_hand.embed(model, batch.positive)
     pool = by_hand.embed(model, batch.pool.x)
-    chosen = by_hand.nearest(anchor, batch.y, pool, batch.pool.y, signed=False)
+    chosen = by_hand.nearest(anchor, batch.y, pool, batch.pool.y)
     hinge = by_hand.triplet(anchor, positive, pool[chosen], 0.3)
     size = by_hand.norm_term(anchor, positive, pool[chosen], "length")
     assert terms.parts["triplet"].item() == pytest.approx(hinge, rel=1e-9)
@@ -72,31 +72,31 @@ def test_the_triplet_term_is_added_to_the_last_pass_of_any_method(method, rng):
     }.items()
 
 
-def test_needs_are_those_of_both():
+def test_needs_cover_the_term_and_the_wrapped_method():
     assert Triplet(method=Plain()).needs == Needs(positive=True, pool=50)
     assert Triplet(method=TLA(attack=pgd(), pool=80)).needs == Needs(positive=True, pool=80)
 
 
 @pytest.mark.parametrize("name", ["lambda1", "lambda2"])
-def test_bad_weights_are_refused(name):
+def test_weights_and_pool_out_of_range_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} is -1 but the weight of a term"):
         Triplet(method=Plain(), **{name: -1})
     with pytest.raises(ValueError, match="pool is 0 but negatives are drawn"):
         Triplet(method=Plain(), pool=0)
 
 
-def silent(model, batch, *, progress, rng):
+def without_passes(model, batch, *, progress, rng):
     return Terms(torch.zeros(()), {})
 
 
-@pytest.mark.parametrize("make", [lambda: Triplet(method=silent), lambda: proxies(method=silent)])
-def test_a_method_that_tells_nothing_of_its_passes_is_refused(make, library, rng):
-    with pytest.raises(ValueError, match="the method inside tells nothing of its passes"):
+@pytest.mark.parametrize("make", [lambda: Triplet(method=without_passes), lambda: proxies(method=without_passes)])
+def test_method_that_does_not_return_its_passes_is_refused(make, library, rng):
+    with pytest.raises(ValueError, match="the wrapped method does not return its training passes"):
         make()(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
 
 
 @pytest.mark.parametrize(("inside", "seen"), [(Plain(), 1), (TRADES(attack=pgd()), 2), (ALP(attack=pgd()), 2)])
-def test_a_library_loss_sees_the_features_of_every_pass(inside, seen, library, rng):
+def test_library_loss_is_computed_on_the_features_of_every_pass(inside, seen, library, rng):
     model, batch = by_hand.network(), by_hand.samples()
     method = proxies(method=inside, weight=0.3)
     alone, terms = (m(model, batch, progress=1.0, rng=rng) for m in (inside, method))
@@ -109,7 +109,7 @@ def test_a_library_loss_sees_the_features_of_every_pass(inside, seen, library, r
     assert method.needs == inside.needs
 
 
-def test_a_miner_chooses(library, rng):
+def test_miner_selects_the_pairs(library, rng):
     model, batch = by_hand.network(), by_hand.samples()
     method = proxies(miner="First", miner_settings={"many": 1})
     terms = method(model, batch, progress=1.0, rng=rng)
@@ -117,7 +117,7 @@ def test_a_miner_chooses(library, rng):
     assert terms.parts["metric"].item() == pytest.approx(first.square().sum().item(), rel=1e-9)
 
 
-def test_its_parameters_are_trained_and_saved(library, rng):
+def test_parameters_of_the_loss_are_trained_and_saved(library, rng):
     model, batch, method = by_hand.network(), by_hand.samples(), proxies()
     method(model, batch, progress=1.0, rng=rng).total.backward()
     assert [name for name, _ in method.named_parameters()] == ["term.proxies"]
@@ -146,15 +146,15 @@ def test_terms_can_be_nested(library, rng):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "Proxys"}, "pytorch-metric-learning has no 'Proxys' among its losses; there is Proxies$"),
-        ({"loss": "torch"}, "pytorch-metric-learning has no 'torch' among its losses; there is Proxies$"),
-        ({"miner": "Last"}, "pytorch-metric-learning has no 'Last' among its miners; there is First"),
+        ({"loss": "Proxys"}, r"unknown name 'Proxys' among the losses of .*; did you mean 'Proxies'\? known: Proxies$"),
+        ({"loss": "torch"}, "unknown name 'torch' among the losses of pytorch-metric-learning; known: Proxies$"),
+        ({"miner": "Last"}, "unknown name 'Last' among the miners of pytorch-metric-learning; known: First$"),
         ({"settings": {}}, r"Proxies cannot be made with the settings \{\} \(.*num_classes"),
         ({"settings": {"size": 1}}, r"Proxies cannot be made with the settings \{'size': 1\}"),
         ({"weight": -1.0}, "weight is -1.0 but the weight of a term"),
     ],
 )
-def test_bad_settings_are_refused_in_one_sentence(settings, message, library):
+def test_unsuitable_settings_are_refused_in_one_sentence(settings, message, library):
     with pytest.raises(ValueError, match=message) as refusal:
         proxies(**settings)
     assert "\n" not in str(refusal.value)
@@ -180,51 +180,52 @@ def test_sizes_that_do_not_fit_the_model_are_refused_in_one_sentence(size, given
         ),
     ],
 )
-def test_settings_that_only_a_batch_shows_to_be_bad_are_named(settings, message, library, rng):
+def test_settings_that_fail_on_a_batch_are_named(settings, message, library, rng):
     method = proxies(**settings)
     with pytest.raises(ValueError, match=message):
         method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
 
 
-TRIPS = [KeyError("bins"), ZeroDivisionError("by zero"), AssertionError(), NotImplementedError(), RuntimeError("a\nb")]
+ERRORS = [KeyError("bins"), ZeroDivisionError("by zero"), AssertionError(), NotImplementedError(), RuntimeError("a\nb")]
 
 
-@pytest.mark.parametrize("error", [*TRIPS, IndexError("out of range"), AttributeError("no bins")], ids=repr)
+@pytest.mark.parametrize("error", [*ERRORS, IndexError("out of range"), AttributeError("no bins")], ids=repr)
 @pytest.mark.parametrize("when", ["__init__", "forward"])
-def test_whatever_the_library_trips_over_is_one_sentence(when, error, library, rng, monkeypatch):
-    def trip(*_, **__):
+def test_errors_of_the_library_become_one_sentence(when, error, library, rng, monkeypatch):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(Proxies, when, trip)
-    said = str(error).partition("\n")[0] or type(error).__name__
+    monkeypatch.setattr(Proxies, when, fail)
+    reason = str(error).partition("\n")[0] or type(error).__name__
     doing = {"__init__": "be made", "forward": "compute"}[when]
-    with pytest.raises(ValueError, match=rf"^Proxies cannot {doing} with .*\({said}\); change them$"):
+    with pytest.raises(ValueError, match=rf"^Proxies cannot {doing} with .*\({reason}\); change them$"):
         proxies()(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
 
 
 @pytest.mark.parametrize("error", [MemoryError("full"), torch.OutOfMemoryError("full")], ids=repr)
-def test_a_full_memory_is_not_laid_to_the_settings(error, library, rng, monkeypatch):
-    def trip(*_):
+def test_out_of_memory_is_not_blamed_on_the_settings(error, library, rng, monkeypatch):
+    def fail(*_):
         raise error
 
     method = proxies()
-    monkeypatch.setattr(Proxies, "forward", trip)
+    monkeypatch.setattr(Proxies, "forward", fail)
     with pytest.raises(type(error), match="full"):
         method(by_hand.network(), by_hand.samples(), progress=1.0, rng=rng)
 
 
-def test_the_losses_offered_can_be_used():
+def test_error_lists_only_losses_that_can_be_used():
     pytest.importorskip("pytorch_metric_learning.losses")
-    with pytest.raises(ValueError, match="there is") as refusal:
+    with pytest.raises(ValueError, match="known: ") as refusal:
         Metric(method=Plain(), loss="?")
-    offered = str(refusal.value).partition("there is ")[2].split(", ")
+    offered = str(refusal.value).partition("known: ")[2].split(", ")
     assert {"ContrastiveLoss", "ProxyAnchorLoss", "NPairsLoss"} <= set(offered)
     parts = {"BaseMetricLossFunction", "BaseLossWrapper", "WeightRegularizerMixin", "GenericPairLoss"}
     assert not {*parts, "CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss"} & set(offered)
 
 
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
-    for name in ("pytorch_metric_learning", "pytorch_metric_learning.losses"):  # imported already where it is installed
+def test_missing_extra_is_named_with_the_command_to_install_it(monkeypatch):
+    # both names: where the package is installed, its modules may be imported already
+    for name in ("pytorch_metric_learning", "pytorch_metric_learning.losses"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"ContrastiveLoss needs the package pytorch-metric-learning, .*metric\]'$"):
         Metric(method=Plain())
@@ -240,7 +241,7 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
     ],
     ids=lambda settings: settings["loss"],
 )
-def test_losses_of_the_library_itself(settings, rng):
+def test_term_equals_the_loss_of_the_library(settings, rng):
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     model, batch, inside = by_hand.network(), by_hand.samples(), TRADES(attack=pgd())
     method = Metric(method=inside, weight=2.0, **settings).double()

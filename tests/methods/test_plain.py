@@ -18,11 +18,11 @@ def test_total_is_the_mean_cross_entropy(smoothing, rng):
     assert terms.parts == {"cross_entropy": terms.total}
 
 
-def test_numbers_on_paper(rng):
+def test_hand_computed_example(rng):
     batch = Batch(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1]), torch.arange(2))
     expected = (math.log(1 + math.exp(-1)) + math.log(2)) / 2
     assert Plain()(nn.Identity(), batch, progress=0.0, rng=rng).total.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_needs_nothing():
+def test_needs_neither_positives_nor_a_pool():
     assert Plain().needs == Needs()

@@ -18,12 +18,12 @@ def method(**options):
 
 
 def cleans(batch, positive):
-    """The clean images of each triplet, without noise."""
+    """The clean samples of each triplet, without noise."""
     return {name: batch.positive if name == "triplet" else batch.x for name in NAMES[positive]}
 
 
 def expected(model, batch, tla):
-    """Total and parts of a method without noise and with nearest negatives, by loops."""
+    """Total and parts for nearest negatives and no noise, computed by Python loops."""
     layer, pool = tla.layer, batch.pool
     adversarial = by_hand.embed(model, by_hand.shifted(batch.x), layer)
     total = by_hand.cross_entropy(by_hand.logits(model, by_hand.shifted(batch.x)), batch.y, tla.smoothing)
@@ -34,7 +34,7 @@ def expected(model, batch, tla):
         everyone = by_hand.embed(model, pool.x, layer)
         n = everyone[by_hand.nearest(a, batch.y, everyone, pool.y, tla.signed_search)]
         wide = name == "copy_triplet" and tla.copy_margin is not None
-        hinge = by_hand.triplet(a, p, n, tla.copy_margin if wide else tla.margin, tla.signed)
+        hinge = by_hand.triplet(a, p, n, tla.copy_margin if wide else tla.margin)
         size = by_hand.norm_term(a, p, n, tla.norm)
         total += tla.lambda1 * hinge + tla.lambda2 * size * (tla.lambda1 if tla.norm == "mean_square" else 1)
         parts |= {name: hinge, f"{name}_norm": size}
@@ -47,10 +47,9 @@ def expected(model, batch, tla):
 @pytest.mark.parametrize("anchor", ["adversarial", "clean"])
 @pytest.mark.parametrize("positive", ["class", "copy", "both"])
 @pytest.mark.parametrize("norm", ["length", "mean_square"])
-@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("signed_search", [False, True])
 @pytest.mark.parametrize("layer", [None, "logits", "encoder.0"])
-def test_total_and_parts_by_hand(anchor, positive, norm, signed, signed_search, layer, rng):
+def test_total_and_parts_equal_a_loop(anchor, positive, norm, signed_search, layer, rng):
     model, batch = by_hand.network(), by_hand.samples()
     copies = positive != "class"
     tla = method(
@@ -63,7 +62,6 @@ def test_total_and_parts_by_hand(anchor, positive, norm, signed, signed_search, 
         positive=positive,
         noise="none",
         norm=norm,
-        signed=signed,
         signed_search=signed_search,
         layer=layer,
         smoothing=0.1,
@@ -74,8 +72,8 @@ def test_total_and_parts_by_hand(anchor, positive, norm, signed, signed_search, 
     assert terms.total.item() == pytest.approx(total, rel=1e-10)
 
 
-def test_the_samples_tell_the_options_apart():
-    """The test above would pass with an option ignored if its samples did not feel it."""
+def test_every_option_changes_the_total_on_these_samples():
+    """Otherwise the test above would pass also if an option were ignored."""
     model, batch = by_hand.network(), by_hand.samples()
     varied = [
         {},
@@ -85,7 +83,6 @@ def test_the_samples_tell_the_options_apart():
         {"positive": "copy", "copy_margin": 0.9},
         {"positive": "copy", "matching": 1.0},
         {"norm": "mean_square"},
-        {"signed": True},
         {"signed_search": True},
         {"layer": "logits"},
         {"layer": "encoder.0"},
@@ -98,15 +95,15 @@ def test_the_samples_tell_the_options_apart():
     assert len({round(total, 9) for total in totals}) == len(varied)
 
 
-def test_defaults_are_the_paper():
+def test_defaults_are_those_of_the_paper():
     tla = method()
-    chosen = (tla.anchor, tla.positive, tla.negative, tla.noise, tla.norm, tla.signed, tla.signed_search, tla.layer)
-    assert chosen == ("adversarial", "class", "nearest", "images", "length", False, False, None)
-    assert (tla.lambda1, tla.lambda2, tla.margin, tla.pool) == (0.5, 0.001, 0.05, 50)  # its MNIST
+    chosen = (tla.anchor, tla.positive, tla.negative, tla.noise, tla.norm, tla.signed_search, tla.layer)
+    assert chosen == ("adversarial", "class", "nearest", "images", "length", False, None)
+    assert (tla.lambda1, tla.lambda2, tla.margin, tla.pool) == (0.5, 0.001, 0.05, 50)  # for MNIST
 
 
-def test_numbers_on_paper(rng):
-    # features are the inputs, the head doubles nothing and eps is 0: anchor (1, 0), positive (0, 1), negative (1, 0)
+def test_hand_computed_example(rng):
+    # features and logits are the inputs and eps is 0: anchor (1, 0), positive (0, 1), negative (1, 0)
     one = torch.tensor([[1.0, 0.0]]).double()
     pool = Batch(torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double(), torch.tensor([1, 1]), torch.arange(2))
     batch = Batch(one, torch.tensor([0]), torch.tensor([0]), one.flip(1), pool)
@@ -122,12 +119,12 @@ def test_numbers_on_paper(rng):
 
 @pytest.mark.parametrize("positive", ["class", "copy", "both"])
 @pytest.mark.parametrize("anchor", ["adversarial", "clean"])
-def test_random_negatives_are_pool_images_of_another_class(anchor, positive):
+def test_random_negatives_are_pool_samples_of_another_class(anchor, positive):
     model, batch = by_hand.network(), by_hand.samples()
     tla = method(negative="random", noise="none", anchor=anchor, positive=positive, margin=0.3)
     passes = by_hand.Passes().watch(model)
     terms = tla(model, batch, progress=0.5, rng=Rng(5))
-    assert all(passes.training)  # nothing is embedded for a search
+    assert all(passes.training)  # no forward pass in eval mode: there is no search
     adversarial = by_hand.embed(model, passes.x[0])
     negatives = [x for x in passes.x if all((row == batch.pool.x).all(1).any() for row in x)]
     assert len(negatives) == (2 if positive == "both" and anchor == "clean" else 1)
@@ -147,14 +144,14 @@ def test_random_negatives_are_uniform_over_the_other_classes():
     tla = method(negative="random", noise="none")
     for seed in range(400):
         tla(model, batch, progress=0.5, rng=Rng(seed))
-    drawn = [x[0] for x in passes.x[2::3]]  # of the first sample, of class 0: five of the pool are of another
+    drawn = [x[0] for x in passes.x[2::3]]  # the first sample has class 0; five samples of the pool have another
     counts = Counter(int((row == batch.pool.x).all(1).nonzero()) for row in drawn)
     assert sorted(counts) == [1, 2, 3, 5, 6]
     assert all(abs(count - 80) < 4 * math.sqrt(400 * 0.2 * 0.8) for count in counts.values())
 
 
 @pytest.mark.parametrize("negative", ["nearest", "random"])
-def test_a_pool_of_the_anchors_class_alone_is_refused(negative, rng):
+def test_pool_without_another_class_is_refused(negative, rng):
     batch = by_hand.samples()
     pool = Batch(batch.pool.x[:2], torch.tensor([1, 1]), torch.arange(2))
     poor = Batch(batch.x, batch.y, batch.index, batch.positive, pool)
@@ -163,7 +160,7 @@ def test_a_pool_of_the_anchors_class_alone_is_refused(negative, rng):
 
 
 def noise_of(noisy, clean):
-    """The noise on clean images that all are in the pool or the batch, checked to be inside ball and box."""
+    """The largest change of each sample, after checking that it is inside the ball and the box."""
     assert by_hand.threat().contains(noisy, clean).all()
     return (noisy - clean).abs().amax(1)
 
@@ -171,13 +168,13 @@ def noise_of(noisy, clean):
 @pytest.mark.parametrize("positive", ["class", "copy", "both"])
 @pytest.mark.parametrize("noise", ["images", "copy", "none"])
 @pytest.mark.parametrize("anchor", ["adversarial", "clean"])
-def test_noise_is_on_the_stated_images_and_inside_the_threat(anchor, noise, positive, rng):
+def test_noise_is_added_to_the_chosen_samples_and_inside_the_threat(anchor, noise, positive, rng):
     model, batch = by_hand.network(), by_hand.samples()
     passes = by_hand.Passes().watch(model)
     method(noise=noise, positive=positive, anchor=anchor)(model, batch, progress=0.5, rng=rng)
     trained = [x for x, training in zip(passes.x, passes.training, strict=True) if training]
     searched = [x for x, training in zip(passes.x, passes.training, strict=True) if not training]
-    assert torch.equal(trained[0], by_hand.shifted(batch.x))  # the attack starts from the image without noise
+    assert torch.equal(trained[0], by_hand.shifted(batch.x))  # the attack is given the sample without noise
     moved = noise_of(searched[1], batch.pool.x) > 0
     assert moved.all() if noise == "images" else not moved.any()
     found = [x for x in trained[1:] if all((row == searched[1]).all(1).any() for row in x)]
@@ -188,7 +185,7 @@ def test_noise_is_on_the_stated_images_and_inside_the_threat(anchor, noise, posi
         assert moved.all() if wanted else not moved.any()
 
 
-def test_noise_is_uniform_in_the_box_of_eps(rng):
+def test_noise_is_uniform_in_the_eps_ball(rng):
     x = torch.full((400, 4), 0.5).double()
     y = torch.arange(400) % 2
     batch = Batch(x, y, torch.arange(400), x, Batch(x, y, torch.arange(400)))
@@ -204,7 +201,7 @@ def test_noise_is_uniform_in_the_box_of_eps(rng):
 
 
 @pytest.mark.parametrize(("progress", "share"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0)])
-def test_noise_warms_up_with_the_attack(progress, share, rng):
+def test_noise_grows_with_eps_during_warmup(progress, share, rng):
     model, batch = by_hand.network(), by_hand.samples()
     passes = by_hand.Passes().watch(model)
     method(warmup=0.5, positive="both")(model, batch, progress=progress, rng=rng)
@@ -214,7 +211,7 @@ def test_noise_warms_up_with_the_attack(progress, share, rng):
 
 
 @pytest.mark.parametrize("noise", ["images", "copy"])
-def test_noise_enters_the_loss(noise, rng):
+def test_noise_changes_the_loss(noise, rng):
     model, batch = by_hand.network(), by_hand.samples()
     quiet, loud = (method(positive="copy", noise=n)(model, batch, progress=0.5, rng=rng) for n in ("none", noise))
     assert quiet.parts["copy_triplet"] != loud.parts["copy_triplet"]
@@ -229,7 +226,7 @@ def test_noise_enters_the_loss(noise, rng):
         ("both", "clean", 5),  # two anchors, so two negatives
     ],
 )
-def test_each_part_has_a_pass_and_batch_statistics_of_its_own(positive, anchor, count, rng):
+def test_every_part_takes_a_separate_pass_with_separate_batch_statistics(positive, anchor, count, rng):
     model, batch = by_hand.batch_norm_network(), by_hand.samples()
     passes = by_hand.Passes().watch(model)
     terms = method(noise="none", positive=positive, anchor=anchor, margin=0.3)(model, batch, progress=0.5, rng=rng)
@@ -241,13 +238,13 @@ def test_each_part_has_a_pass_and_batch_statistics_of_its_own(positive, anchor, 
         a, p = (adversarial, clean) if anchor == "adversarial" else (clean, adversarial)
         seen = by_hand.embed(model, by_hand.shifted(batch.x) if anchor == "adversarial" else x, training=False)
         everyone = by_hand.embed(model, batch.pool.x, training=False)
-        chosen = by_hand.nearest(seen, batch.y, everyone, batch.pool.y, signed=False)
+        chosen = by_hand.nearest(seen, batch.y, everyone, batch.pool.y)
         n = by_hand.embed(model, batch.pool.x[chosen])
         assert terms.parts[name].item() == pytest.approx(by_hand.triplet(a, p, n, 0.3), rel=1e-9)
 
 
-def test_search_follows_the_moving_averages_of_batch_norm(rng):
-    """The pool is embedded in eval mode: what the averages say decides, not the batch."""
+def test_search_uses_the_running_averages_of_batch_norm(rng):
+    """The features of the pool are computed in eval mode, so they depend on the averages and not on the batch."""
     model, batch = by_hand.batch_norm_network(), by_hand.samples()
     chosen = []
     for mean in (0.0, 2.0):
@@ -261,31 +258,31 @@ def test_search_follows_the_moving_averages_of_batch_norm(rng):
 @pytest.mark.parametrize("anchor", ["adversarial", "clean"])
 @pytest.mark.parametrize("negative", ["nearest", "random"])
 @pytest.mark.parametrize("norm", ["length", "mean_square"])
-def test_no_term_is_cut_from_the_gradient(anchor, negative, norm, rng):
+def test_gradient_includes_every_term(anchor, negative, norm, rng):
     model = by_hand.network()
     tla = method(positive="both", matching=0.5, lambda2=0.1, anchor=anchor, negative=negative, norm=norm)
     gained, promised = by_hand.descend(model, tla, list(model.parameters()), rng)
     assert gained == pytest.approx(promised, rel=1e-3)
 
 
-def test_duplicating_the_batch_changes_nothing(rng):
+def test_duplicating_the_batch_does_not_change_the_total(rng):
     model, batch, tla = by_hand.network(), by_hand.samples(), method(noise="none", positive="both", matching=0.1)
     once, twice = (tla(model, b, progress=0.5, rng=rng).total.item() for b in (batch, by_hand.duplicated(batch)))
     assert once == pytest.approx(twice, rel=1e-12)
 
 
 @pytest.mark.parametrize(("positive", "wanted"), [("class", True), ("both", True), ("copy", False)])
-def test_needs(positive, wanted):
+def test_needs_a_pool_and_positives_unless_only_copies_are_used(positive, wanted):
     assert method(positive=positive, pool=20).needs == Needs(positive=wanted, pool=20)
 
 
-def test_copies_alone_ask_for_no_positives(rng):
+def test_copies_alone_need_no_positives(rng):
     batch = by_hand.samples()
     bare = Batch(batch.x, batch.y, batch.index, None, batch.pool)
     assert method(positive="copy")(by_hand.network(), bare, progress=0.5, rng=rng).total.isfinite()
 
 
-def test_a_batch_without_what_is_needed_is_refused(rng):
+def test_batch_without_positives_or_pool_is_refused(rng):
     batch, model = by_hand.samples(), by_hand.network()
     with pytest.raises(ValueError, match="no positives"):
         method()(model, Batch(batch.x, batch.y, batch.index, None, batch.pool), progress=0.5, rng=rng)
@@ -306,6 +303,6 @@ def test_a_batch_without_what_is_needed_is_refused(rng):
         ({"norm": "l2"}, "norm is 'l2' but it must be one of length, mean_square"),
     ],
 )
-def test_options_that_would_train_something_else_are_refused(options, message):
+def test_unknown_or_contradictory_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         method(**options)

@@ -1,4 +1,4 @@
-"""TRADES against ten lines written from the paper, and against loops."""
+"""TRADES compared with a reference written from the paper, and with Python loops."""
 
 import by_hand
 import numpy as np
@@ -29,7 +29,7 @@ def reference(model, batch, eps, step, steps, beta, rng):
 
 @pytest.mark.parametrize("network", [by_hand.network, by_hand.batch_norm_network])
 @pytest.mark.parametrize("beta", [0.0, 1.0, 6.0])
-def test_value_and_gradient_are_those_of_the_reference(network, beta, rng):
+def test_value_and_gradient_equal_the_reference(network, beta, rng):
     batch, attack = by_hand.samples(), PGD(threat=by_hand.threat(), steps=4, step=0.03, keep="last")
     ours, theirs = network().train(), network().train()
     terms = TRADES(attack=attack, beta=beta)(ours, batch, progress=1.0, rng=rng)
@@ -40,11 +40,12 @@ def test_value_and_gradient_are_those_of_the_reference(network, beta, rng):
     total.backward()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-9, atol=1e-12)
+    # the running averages are compared too: they depend on the order of the clean and the adversarial pass
     left, right = ours.state_dict(), theirs.state_dict()
-    assert all(torch.allclose(left[key], right[key]) for key in left)  # running averages too: clean, then adversarial
+    assert all(torch.allclose(left[key], right[key]) for key in left)
 
 
-def test_terms_by_hand(rng):
+def test_terms_equal_a_loop(rng):
     model, batch = by_hand.network(), by_hand.samples()
     terms = TRADES(attack=by_hand.Shift(threat=by_hand.threat()), beta=2.0, smoothing=0.1)(
         model, batch, progress=1.0, rng=rng
@@ -60,7 +61,7 @@ def test_terms_by_hand(rng):
     assert terms.total.item() == pytest.approx(entropy + 2 * divergence, rel=1e-9)
 
 
-def test_a_sample_alone_is_itself_in_a_batch_of_32(rng):
+def test_total_is_the_mean_over_samples_in_a_batch_of_32(rng):
     model = by_hand.network()
     x = by_hand.fixed(32, 4, seed=1).sigmoid()
     batch = Batch(x, torch.arange(32) % 3, torch.arange(32) + 50)
@@ -74,7 +75,7 @@ def test_a_sample_alone_is_itself_in_a_batch_of_32(rng):
     assert together.total.item() == pytest.approx(sum(terms.total.item() for terms in alone) / 32, rel=1e-12)
 
 
-def test_no_gradient_is_lost_where_probabilities_underflow(rng):
+def test_gradients_are_finite_where_probabilities_underflow(rng):
     model = by_hand.network()
     with torch.no_grad():
         model.head.weight *= 1e4
@@ -86,8 +87,8 @@ def test_no_gradient_is_lost_where_probabilities_underflow(rng):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_the_clean_prediction_costs_one_pass_not_one_per_step(rng):
-    model, passes = by_hand.network(), None
+def test_clean_prediction_costs_one_pass_and_not_one_per_step(rng):
+    model = by_hand.network()
     passes = by_hand.Passes().watch(model)
     terms = TRADES(attack=PGD(threat=by_hand.threat(), steps=3, keep="last"))(
         model, by_hand.samples(), progress=1.0, rng=rng
@@ -97,7 +98,7 @@ def test_the_clean_prediction_costs_one_pass_not_one_per_step(rng):
 
 
 @pytest.mark.parametrize("beta", [-1.0, float("nan"), float("inf")])
-def test_a_bad_beta_is_refused(beta):
+def test_beta_out_of_range_is_refused(beta):
     with pytest.raises(ValueError, match=f"beta is {beta} but the weight of a term is a finite number of zero or more"):
         TRADES(attack=by_hand.Shift(threat=by_hand.threat()), beta=beta)
 
@@ -108,7 +109,7 @@ def test_needs_nothing_and_defaults_are_those_of_cifar10():
     assert method.beta == 6
 
 
-def test_other_noise_other_samples():
+def test_another_rng_gives_other_adversarial_samples():
     model, method = by_hand.network(), TRADES(attack=PGD(threat=by_hand.threat(), steps=1, step=0.01, keep="last"))
     found = [method(model, by_hand.samples(), progress=1.0, rng=Rng(seed)).seen[1].x for seed in (0, 1)]
     assert not torch.equal(*found)

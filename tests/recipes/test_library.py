@@ -1,5 +1,7 @@
-"""Every recipe that comes along: it says what the papers say, trains and judges, and has a small variant."""
+"""Every recipe of the library holds the published settings, can be trained and evaluated, and has a small variant."""
 
+import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +20,10 @@ from holdfast.run.trained import Trained
 from published_files import write_all
 
 Call = Callable[..., SimpleNamespace]
-FULL = [name for name in schema.names() if not name.endswith("-small")]
-ALONE = {"mnist-defences-small", "mnist-linearity-small", "mnist-sphere-small"}  # claims of other papers, in small only
+PAGE = (Path(__file__).parents[2] / "docs/variants.md").read_text(encoding="utf-8")
+TRAINED = [name for name in schema.names() if schema.load(name).methods]
+FULL = [name for name in TRAINED if not name.endswith("-small")]
+SMALL_ONLY = {"mnist-defences-small", "mnist-linearity-small", "mnist-llr-ablation-small", "mnist-sphere-small"}
 NARROW = {
     "convnet": ("width=8",),
     "lenet": ("width=8", "channels=2"),
@@ -29,7 +33,7 @@ NARROW = {
     "tiny": ("width=8", "channels=1"),
     "wrn": ("width=16", "depth=10"),
 }
-AWAITING = [name for name in schema.names() if schema.load(name).awaited]
+AWAITING = [name for name in TRAINED if schema.load(name).awaited]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reduced(recipe: Recipe) -> Iterator[str]:
-    """Changes that leave a recipe its parts and take its size: two steps of 15 images, four judged by short attacks."""
+    """Changes that shrink every part of a recipe: narrow networks, a few training steps, short attacks on 4 samples."""
     yield from ("data.verify=false", "data.valid=10", "train.validate_samples=4", "craft.steps=1", "validate.steps=1")
     yield from (f"model.{change}" for change in NARROW[recipe.model.encoder])
     batch = 700 if recipe.data.name == "digits" else 15
@@ -59,8 +63,8 @@ def reduced(recipe: Recipe) -> Iterator[str]:
     yield from (f"attacks.{name}=false" for name in recipe.awaited)
 
 
-@pytest.mark.parametrize("name", schema.names())
-def test_every_recipe_trains_and_judges(name: str, files: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_recipe_trains_and_evaluates(name: str, files: Path, tmp_path: Path) -> None:
     recipe = schema.load(name, list(reduced(schema.load(name))))
     session = Session.open(recipe, tmp_path, files, "cpu", lambda *progress: None)
     trained = Trained(session)
@@ -78,7 +82,7 @@ def test_every_recipe_trains_and_judges(name: str, files: Path, tmp_path: Path) 
 
 
 def test_every_recipe_has_a_small_variant_of_the_same_study() -> None:
-    assert set(schema.names()) == {*FULL, *(f"{name}-small" for name in FULL), *ALONE}
+    assert set(TRAINED) == {*FULL, *(f"{name}-small" for name in FULL), *SMALL_ONLY}
     for name in FULL:
         full, small = schema.load(name), schema.load(f"{name}-small")
         assert (small.data.name, small.threat, small.model.encoder) == (full.data.name, full.threat, full.model.encoder)
@@ -90,7 +94,9 @@ def test_every_recipe_has_a_small_variant_of_the_same_study() -> None:
 
 @pytest.mark.parametrize("name", AWAITING)
 @pytest.mark.parametrize("command", ["run", "train", "evaluate"])
-def test_an_attack_still_to_come_is_refused_at_once(name: str, command: str, call: Call, tmp_path: Path) -> None:
+def test_recipe_with_a_missing_attack_is_refused_before_it_starts(
+    name: str, command: str, call: Call, tmp_path: Path
+) -> None:
     refused = call(command, name, "--out", tmp_path / "out")
     assert refused.code == 2
     assert refused.err.count("\n") == 1
@@ -99,8 +105,8 @@ def test_an_attack_still_to_come_is_refused_at_once(name: str, command: str, cal
     assert not (tmp_path / "out").exists()
 
 
-def test_the_recipes_that_wait_are_those_of_the_l0_l2_table() -> None:
-    named = [name for name in schema.names() if "l0-l2" in name]
+def test_only_the_recipes_of_the_l0_l2_table_have_missing_attacks() -> None:
+    named = [name for name in TRAINED if "l0-l2" in name]
     waiting = any(kinds.awaited(name) for name in kinds.AWAITED)
     assert named == (AWAITING if waiting else named)
     for name in named:
@@ -113,7 +119,7 @@ def tla(name: str, method: str = "TLA") -> Any:
     return schema.load(name).methods[method].method
 
 
-def test_table_1_has_six_methods_and_every_column() -> None:
+def test_table_1_has_six_methods_and_all_attack_columns() -> None:
     columns = {
         "mnist-lenet": "FGSM BIM-40 C&W-40 PGD-40 PGD-100 PGD-100x20 MIM-200 transfer",
         "cifar10-wrn": "FGSM BIM-7 C&W-30 PGD-7 PGD-20 PGD-20x20 MIM-40 transfer",
@@ -145,7 +151,7 @@ def test_tla_has_the_published_weights(name: str, published: tuple[float, ...]) 
 
 
 @pytest.mark.parametrize("name", ["cifar10-convnet", "cifar10-wrn"])
-def test_cifar10_is_trained_as_published(name: str) -> None:
+def test_cifar10_has_the_published_training_settings(name: str) -> None:
     plan, craft = schema.load(name).methods["TLA"].train, tla(name).attack
     steps = 45000 // plan.batch
     assert (plan.batch, plan.optimizer.lr, plan.optimizer.weight_decay) == (50, 0.1, 2e-4)
@@ -155,7 +161,7 @@ def test_cifar10_is_trained_as_published(name: str) -> None:
     assert plan.augment == Augment(pad_crop=PadCrop(pad=2), flip=Flip())
 
 
-def test_ablations_change_one_thing() -> None:
+def test_tla_ablations_vary_one_option() -> None:
     lambdas = {f"lambda {value:g}": value for value in (0, 0.025, 0.5, 1, 2, 4)}
     margins = {f"margin {value:g}": value for value in (0, 0.025, 0.05, 0.1, 0.2)}
     layers = {"lower": "encoder.layers.6", "middle": "encoder.layers.13", "higher": None, "logits": "logits"}
@@ -181,3 +187,75 @@ def test_table_7_fine_tunes_tla_from_at(name: str) -> None:
         assert starts == {"plain": None, "AT": None, "ALP": None, "TLA": "AT"}
         assert (recipe.model.stem_stride, recipe.model.extra_blocks) == (1, 0)
     assert schema.load(name).methods["TLA"].train.optimizer.lr == 1e-4
+
+
+def settings(method: Any, names: str) -> list[Any]:
+    return [getattr(method, name) for name in names.split()]
+
+
+def test_code_recipes_hold_the_configuration_of_the_tla_code() -> None:
+    names = "lambda1 lambda2 margin copy_margin matching pool positive noise norm signed_search smoothing"
+    mnist, imagenet = tla("mnist-mlp-code"), tla("tiny-imagenet-resnet50-code")
+    assert settings(mnist, names) == [0.5, 1e-4, 0.05, None, 0, 50, "class", "none", "mean_square", True, 0]
+    assert settings(imagenet, names) == [0.5, 1e-3, 0.02, 0.02 * 30, 0.5, 20, "both", "copy", "mean_square", True, 0]
+    for name, (steps, rate, decay, batch, per_epoch) in {
+        "mnist-mlp-code": (600_000, 1e-4, 2e-4, 50, 1100),
+        "tiny-imagenet-resnet50-code": (80_000, 0.1, 2e-4, 20, 4750),
+    }.items():
+        recipe = schema.load(name)
+        assert list(recipe.methods) == ["AT", "TLA"]
+        train = recipe.methods["TLA"].train
+        assert settings(train.optimizer, "lr weight_decay") == [rate, decay]
+        assert train.batch == batch
+        assert abs(train.epochs * per_epoch - steps) < per_epoch
+    assert [at * per_epoch for at in train.schedule.at] == pytest.approx([50_000, 60_000])
+    assert settings(recipe.model, "stem_stride extra_blocks") == [1, 0]
+
+
+def test_llr_ablation_varies_the_slope_term_alone() -> None:
+    recipe = schema.load("mnist-llr-ablation-small")
+    found = {name: settings(entry.method, "slope mu") for name, entry in recipe.methods.items()}
+    assert found == {
+        "LLR": ["dot", 0.6],
+        "gap alone": ["dot", 0],
+        "norm small weight": ["norm", 0.06],
+        "norm large weight": ["norm", 6],
+    }
+    tables = list(recipe.table()["methods"].values())
+    for table in tables:
+        del table["slope"], table["mu"]
+    assert all(table == tables[0] for table in tables)
+
+
+OPTION = r"^\| `(\w+)(?: = ([^`]+))?`(?: of `\w+`)? \|.*\| `([\w-]+)` \|$"
+
+
+@pytest.mark.parametrize(("option", "value", "name"), re.findall(OPTION, PAGE, re.MULTILINE))
+def test_recipe_named_on_the_variants_page_uses_the_option(option: str, value: str, name: str) -> None:
+    methods = [entry.method for entry in schema.load(name).methods.values()]
+    found = [getattr(method, option) for method in methods if hasattr(method, option)]
+    wanted = tomllib.loads(f"value = {value}")["value"] if value else None
+    if isinstance(wanted, dict):
+        assert any(all(getattr(attack, key) == setting for key, setting in wanted.items()) for attack in found)
+    elif value:
+        assert wanted in found
+    else:
+        assert any(setting is not None for setting in found)
+
+
+def test_variants_page_lists_every_option_of_tla() -> None:
+    shared = {"attack", "warmup", "smoothing", "lambda1", "lambda2", "margin", "pool"}
+    assert {option for option, *_ in re.findall(OPTION, PAGE, re.MULTILINE)} >= tla(
+        "mnist-mlp"
+    ).__dict__.keys() - shared
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_toml_of_the_variants_page_loads(number: int, tmp_path: Path) -> None:
+    text = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[number]
+    if 'name = "metric"' in text:
+        pytest.importorskip("pytorch_metric_learning")
+        text = 'base = "quickstart"\n' + text
+    (tmp_path / "page.toml").write_text(text)
+    (changed,) = tomllib.loads(text)["methods"]
+    assert changed in schema.load(str(tmp_path / "page.toml")).methods

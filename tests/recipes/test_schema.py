@@ -307,7 +307,7 @@ def test_unknown_names_at_every_level(change: str, near: str) -> None:
         ("methods.AT.warmup=2", "methods.AT: warmup is 2.0 but it is a share"),
         ("methods.TLA.margin=[1]", "methods.TLA.margin is [1]: "),
         ("methods.TLA.pool=1/2", "methods.TLA.pool is '1/2': "),
-        ("methods.TLA.signed=perhaps", "methods.TLA.signed is 'perhaps': "),
+        ("methods.TLA.signed_search=perhaps", "methods.TLA.signed_search is 'perhaps': "),
         ("craft=3", "craft must be a table of settings but is 3"),
         ("craft.steps=0", "craft: steps is 0"),
         ("craft.keep=fooled", 'training needs an attack with keep="last"'),

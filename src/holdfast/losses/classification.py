@@ -1,4 +1,4 @@
-"""Losses on the logits and a label."""
+"""Losses of logits and labels."""
 
 import math
 
@@ -14,8 +14,8 @@ def cross_entropy(
 ) -> Tensor:
     """Cross entropy with the label; smoothing s makes the target (1 - s)·onehot + s/classes (Szegedy et al. 2016).
 
-    ``margin`` is first taken off the true logit (Wang et al. 2018, CosFace), then logits are divided by
-    ``temperature``. With a hypersphere head of scale s, temperature s is the loss of the unscaled cosines.
+    ``margin`` is subtracted from the true logit (CosFace, Wang et al. 2018), and then all logits are divided by
+    ``temperature``. With a hypersphere head of scale s, a temperature of s gives the loss of the unscaled cosines.
     """
     if not (0 <= smoothing <= 1 and 0 <= margin < math.inf and 0 < temperature < math.inf):
         raise ValueError(
@@ -31,9 +31,10 @@ def cross_entropy(
 
 
 def logit_difference(out: Outputs, rows: Rows, *, kappa: float = math.inf) -> Tensor:
-    """Best wrong logit minus the true one, capped at kappa (Carlini and Wagner 2017).
+    """The largest wrong logit minus the true one, capped at kappa (Carlini and Wagner 2017).
 
-    Positive exactly when the input is misclassified. Madry's and the TLA code's 'cw' loss is ``kappa=50``.
+    Positive exactly when the input is misclassified. The 'cw' loss of Madry's and of the TLA authors' code has
+    ``kappa=50``.
     """
     y = rows.y[:, None]
     wrong = out.logits.scatter(1, y, -torch.inf).amax(1)  # a mask, not a product: all logits may be negative
@@ -41,7 +42,7 @@ def logit_difference(out: Outputs, rows: Rows, *, kappa: float = math.inf) -> Te
 
 
 def targeted_cross_entropy(out: Outputs, rows: Rows) -> Tensor:
-    """Minus the cross entropy with ``rows["target"]``: climbing it leads to the target class."""
+    """The negative cross entropy with ``rows["target"]``: maximizing it moves a sample toward the target class."""
     return -functional.cross_entropy(out.logits, rows["target"], reduction="none")
 
 

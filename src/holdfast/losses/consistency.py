@@ -1,4 +1,4 @@
-"""Losses that ask two passes over the same sample to agree; the other pass travels in the rows."""
+"""Losses on the difference between two forward passes of the same sample; the rows hold the outputs of the other."""
 
 from torch import Tensor
 
@@ -11,14 +11,14 @@ def logit_pairing(out: Outputs, rows: Rows) -> Tensor:
 
 
 def feature_matching(out: Outputs, rows: Rows) -> Tensor:
-    """Squared Euclidean distance to ``rows["features"]``, summed over dimensions (``match_l2`` in the TLA code)."""
+    """The squared L2 distance to ``rows["features"]`` (``match_l2`` in the TLA authors' code)."""
     return (out.features - rows["features"]).square().sum(1)
 
 
 def kl_divergence(out: Outputs, rows: Rows) -> Tensor:
-    """KL(p || q) summed over classes, p from ``rows["logits"]`` and q from this pass (TRADES, Zhang et al. 2019).
+    """KL(p || q) with p from ``rows["logits"]`` and q from this pass (TRADES, Zhang et al. 2019).
 
-    Both stay logarithms: a probability that underflows to 0 would make the gradient NaN.
+    Computed from log probabilities: a probability that underflows to 0 would make the gradient NaN.
     """
     p, q = rows["logits"].log_softmax(1), out.logits.log_softmax(1)
     return (p.exp() * (p - q)).sum(1)

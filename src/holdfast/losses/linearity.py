@@ -1,7 +1,6 @@
-"""Losses on how far the loss is from its linear expansion around a sample; the expansion travels in the rows.
+"""Losses that measure how much the cross entropy l deviates from its linear expansion around a clean sample x.
 
-Each of them is about l, the cross entropy; ``rows`` hold what is known of it at the clean sample: ``x``, ``loss`` =
-l(x) and ``gradient``, the gradient of l at x, per sample.
+The expansion is given per sample: ``rows["x"]``, ``rows["loss"]`` = l(x) and ``rows["gradient"]`` = grad l(x).
 """
 
 import torch
@@ -12,22 +11,22 @@ from holdfast.losses.classification import cross_entropy
 
 
 def linearity_gap(out: Outputs, rows: Rows, *, smoothing: float = 0.0) -> Tensor:
-    """|l(x + d) - l(x) - d·grad l(x)| at the point x + d of this pass (LLR, Qin et al. 2019)."""
+    """|l(x + d) - l(x) - d·grad l(x)|, where x + d is the input of this pass (LLR, Qin et al. 2019)."""
     return (cross_entropy(out, rows, smoothing=smoothing) - rows["loss"] - _along(out, rows)).abs()
 
 
 def linear_change(out: Outputs, rows: Rows) -> Tensor:
-    """|d·grad l(x)|, what the expansion says of d (LLR)."""
+    """|d·grad l(x)|, the change of l that the expansion predicts for d (LLR)."""
     return _along(out, rows).abs()
 
 
 def gradient_norm(out: Outputs, rows: Rows) -> Tensor:
-    """The Euclidean length of grad l(x), the looser bound that LLR was compared with."""
+    """||grad l(x)||_2, which bounds the change of l in every direction; the LLR authors compare with it."""
     return _length(rows["gradient"])
 
 
 def curvature(out: Outputs, rows: Rows) -> Tensor:
-    """The Euclidean length of the change from ``rows["gradient"]`` to ``rows["moved_gradient"]`` (CURE)."""
+    """||grad l(x + z) - grad l(x)||_2 with grad l(x + z) in ``rows["moved_gradient"]`` (CURE)."""
     return _length(rows["moved_gradient"] - rows["gradient"])
 
 

@@ -1,4 +1,4 @@
-"""Losses on where features lie relative to each other (TLA, Mao et al. 2019)."""
+"""Triplet losses on features and the choice of negatives (TLA, Mao et al. 2019)."""
 
 import torch
 from torch import Tensor
@@ -7,27 +7,27 @@ from holdfast.contracts import Outputs, Rows
 from holdfast.geometry import TINY, unit
 
 
-def angular_distance(u: Tensor, v: Tensor, *, signed: bool = False) -> Tensor:
-    """1 - |cos| of the angle between rows of u and v; ``signed`` drops the absolute value."""
-    cosine = (unit(u) * unit(v)).sum(-1)
-    return 1 - (cosine if signed else cosine.abs())
+def angular_distance(u: Tensor, v: Tensor) -> Tensor:
+    """1 - |cos| of the angle between each row of u and the same row of v."""
+    return 1 - (unit(u) * unit(v)).sum(-1).abs()
 
 
-def triplet(out: Outputs, rows: Rows, *, margin: float, signed: bool = False) -> Tensor:
-    """[D(anchor, positive) - D(anchor, negative) + margin]_+ with angular distance D.
+def triplet(out: Outputs, rows: Rows, *, margin: float) -> Tensor:
+    """The hinge [D(anchor, positive) - D(anchor, negative) + margin]_+ with the angular distance D.
 
     The anchor is ``out.features``; ``rows["positive"]`` and ``rows["negative"]`` hold the other features.
     """
-    near = angular_distance(out.features, rows["positive"], signed=signed)
-    far = angular_distance(out.features, rows["negative"], signed=signed)
+    near = angular_distance(out.features, rows["positive"])
+    far = angular_distance(out.features, rows["negative"])
     return (near - far + margin).clamp_min(0)
 
 
 def nearest_negative(features: Tensor, y: Tensor, pool: Tensor, pool_y: Tensor, *, signed: bool = False) -> Tensor:
-    """(b,) the pool row of another class with the smallest angular distance to each feature.
+    """(b,) for each row of ``features``, the index of the nearest row of ``pool`` with another label.
 
-    The paper searches by |cos|, the TLA code by the signed cosine. Same-class rows are masked out, so one is never
-    chosen (the code scores them 0 and can choose one when every other cosine is negative).
+    Nearest means the largest |cos|, as in the paper, or with ``signed`` the largest cosine, as in the authors' code.
+    Rows of the same class are masked out; the code gives them the score 0 instead, so it can choose one of them when
+    all other cosines are negative.
     """
     cosine = unit(features) @ unit(pool).T
     score = cosine if signed else cosine.abs()
@@ -35,7 +35,10 @@ def nearest_negative(features: Tensor, y: Tensor, pool: Tensor, pool_y: Tensor, 
 
 
 def random_negative(chance: Tensor, y: Tensor, pool_y: Tensor) -> Tensor:
-    """(b,) a pool row of another class for each label, uniform when ``chance`` (b, pool) is."""
+    """(b,) for each label, the index of a random row of the pool with another label.
+
+    ``chance`` (b, pool) holds independent uniform random numbers; the largest one among the other classes decides.
+    """
     return torch.where(_other_class(y, pool_y), chance, -torch.inf).argmax(1)
 
 
@@ -47,12 +50,12 @@ def _other_class(y: Tensor, pool_y: Tensor) -> Tensor:
 
 
 def feature_norm(out: Outputs, rows: Rows) -> Tensor:
-    """||anchor|| + ||positive|| + ||negative||: the norm term of the paper."""
+    """||anchor|| + ||positive|| + ||negative||, the norm term of the TLA paper."""
     parts = (out.features, rows["positive"], rows["negative"])
     return torch.stack([(f.square() + TINY).sum(1).sqrt() for f in parts]).sum(0)
 
 
 def feature_mean_square(out: Outputs, rows: Rows) -> Tensor:
-    """Mean over dimensions of anchor² + positive² + negative²: the norm term of the TLA code."""
+    """The mean over dimensions of anchor² + positive² + negative², the norm term of the TLA authors' code."""
     parts = (out.features, rows["positive"], rows["negative"])
     return torch.stack([f.square().mean(1) for f in parts]).sum(0)

@@ -1,1 +1,1 @@
-"""Training methods, one per file; the file name is the recipe name. Everything is a mean over the batch."""
+"""Training methods, one per file; the file name is the recipe name. Every term is a mean over the batch."""

@@ -1,4 +1,4 @@
-"""Negatives for triplets: clean images of another class."""
+"""Positives and negatives for triplet terms: clean samples of the same class and of another class."""
 
 from typing import Literal
 
@@ -13,6 +13,13 @@ from holdfast.rng import Rng
 Negative = Literal["nearest", "random"]
 
 
+def positives(batch: Batch) -> Tensor:
+    """One sample of the same class for each sample of the batch."""
+    if batch.positive is None:
+        raise ValueError("this batch has no positives; build it as the method's `needs` asks")
+    return batch.positive
+
+
 def negatives(
     model: nn.Module,
     batch: Batch,
@@ -23,7 +30,10 @@ def negatives(
     layer: str | None = None,
     signed: bool = False,
 ) -> Tensor:
-    """An image of the pool for every anchor; the nearest is searched in eval mode."""
+    """One sample of another class for each anchor, from the pool of the batch.
+
+    The nearest one is searched among features at ``layer``, computed in eval mode.
+    """
     pool = batch.pool
     if pool is None:
         raise ValueError("this batch has no pool; build it as the method's `needs` asks")
@@ -31,19 +41,12 @@ def negatives(
         chance = rng.uniform(anchors.new_empty(len(batch), len(pool)))
         return pool.x[random_negative(chance, batch.y, pool.y)]
     with torch.no_grad(), frozen(model, rng) as view:
-        near = view.outputs(anchors.detach(), layer).features
-        far = view.outputs(pool.x, layer).features
-    return pool.x[nearest_negative(near, batch.y, far, pool.y, signed=signed)]
+        features = view.outputs(anchors.detach(), layer).features
+        pool_features = view.outputs(pool.x, layer).features
+    return pool.x[nearest_negative(features, batch.y, pool_features, pool.y, signed=signed)]
 
 
 def search_cost(batch: Batch, search: Negative = "nearest") -> Cost:
-    """Anchors and pool are embedded once more to find the nearest; a random negative needs no look."""
+    """The search for the nearest takes one forward pass of anchors and pool; a random choice takes none."""
     pool = 0 if batch.pool is None else len(batch.pool)
     return Cost(len(batch) + pool) if search == "nearest" else Cost()
-
-
-def positives(batch: Batch) -> Tensor:
-    """The images of the same class that came with the batch."""
-    if batch.positive is None:
-        raise ValueError("this batch has no positives; build it as the method's `needs` asks")
-    return batch.positive

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.contracts import Attack, Batch, Meter, Needs, Rows, Terms
+from holdfast.contracts import Attack, Batch, Meter, Needs, Terms
 from holdfast.methods._craft import check_crafting, craft, passes, warmed
-from holdfast.methods._entropy import mean_entropy
+from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -15,7 +15,8 @@ from holdfast.rng import Rng
 class Adversarial:
     """Cross entropy on adversarial samples only (AT, Madry et al. 2018).
 
-    Crafting sees batch norm in eval mode; the authors' code used train mode and saw little difference.
+    The attack runs with batch norm in eval mode; the authors' code used train mode and saw little difference. Its eps
+    grows linearly from 0 over the first ``warmup`` share of training. ``smoothing`` is label smoothing.
     """
 
     attack: Attack
@@ -31,5 +32,5 @@ class Adversarial:
         meter = Meter()
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         out = adapt(model).outputs(x_adv)
-        total = mean_entropy(model, out, Rows(batch.y, batch.index), self.smoothing)
+        total = mean_cross_entropy(model, out, batch.rows(), self.smoothing)
         return Terms(total, {"cross_entropy": total}, meter.cost + passes(batch), (out,))

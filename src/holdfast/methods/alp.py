@@ -8,19 +8,20 @@ from torch import nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
 from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
-from holdfast.methods._entropy import mean_entropy
-from holdfast.methods._sphere import hypersphere_of
+from holdfast.methods._cross_entropy import mean_cross_entropy
+from holdfast.methods._hypersphere import hypersphere_of
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
 class ALP:
-    """Half cross entropy on each of clean and adversarial, plus ``weight`` times the squared logit difference.
+    """Cross entropy on clean and adversarial samples plus ``weight`` times the squared difference of their logits.
 
-    (Kannan et al. 2018.) As in the authors' code both halves go through the model in one pass, so batch norm sees
-    them together, and the difference is a mean over classes. They crafted toward the least likely class; here, as in
-    the TLA paper's baseline, the attack is whatever is given, untargeted by default.
+    (Kannan et al. 2018.) As in the authors' code, clean and adversarial samples form one batch: they share batch
+    statistics and the mean of the cross entropy, and the squared difference is a mean over classes. The authors craft
+    toward the least likely class; here, as in the baseline of the TLA paper, any attack can be given, and attacks are
+    untargeted by default.
     """
 
     attack: Attack
@@ -39,11 +40,11 @@ class ALP:
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         both = adapt(model).outputs(torch.cat([batch.x, x_adv]))
         rows = Rows(torch.cat([batch.y, batch.y]), torch.cat([batch.index, batch.index]))
-        entropy = mean_entropy(model, both, rows, self.smoothing)
+        entropy = mean_cross_entropy(model, both, rows, self.smoothing)
         clean, adversarial = _halves(both, len(batch))
-        pairing = logit_pairing(adversarial, Rows(batch.y, batch.index, {"logits": clean.logits})).mean()
+        pairing = logit_pairing(adversarial, batch.rows({"logits": clean.logits})).mean()
         if (head := hypersphere_of(model, both)) is not None:
-            pairing = pairing / head.scale**2  # the cosines are paired, not what the head makes of them
+            pairing = pairing / head.scale**2  # as in the HE authors' code, the cosines are paired before scaling
         parts = {"cross_entropy": entropy, "logit_pairing": pairing}
         total = entropy + self.weight * pairing
         return Terms(total, parts, meter.cost + passes(batch, 2), (clean, adversarial))

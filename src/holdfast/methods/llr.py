@@ -2,42 +2,41 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Outputs, Rows, Terms
-from holdfast.losses.classification import cross_entropy
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
 from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, warmed
-from holdfast.methods._entropy import mean_entropy
+from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
+from holdfast.methods._settings import check_choices
 from holdfast.models.batch_statistics import noting, reusing
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-
-Slope = Literal["dot", "norm"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LLR:
     """l(x) + ``lambda1``·gap + ``mu``·|d·grad l(x)|, at the d where the gap is largest (Qin et al. 2019).
 
-    l is the cross entropy and gap = |l(x + d) - l(x) - d·grad l(x)|. The attack climbs the gap from a random start
-    (at d = 0 it has no gradient); its own loss and start are replaced. The authors' code takes 10 steps of Adam
-    (``rule="adam"``, step 0.1) and its weights are these defaults; 2 steps do too. ``mu=0`` is the ablation with the
-    gap alone, ``slope="norm"`` the one with the length of the gradient instead of the dot product.
+    l is the cross entropy and gap = |l(x + d) - l(x) - d·grad l(x)|. The attack maximizes the gap from a random start
+    (at d = 0 the gap has no gradient); the attack's loss and start are replaced. The authors' code takes 10 steps of
+    Adam (``rule="adam"``, step 0.1) and uses these default weights; the authors report that 2 steps also work.
 
-    As in that code the perturbed passes, those of the attack too, are normalized by the statistics of the clean batch,
-    and only the clean pass moves the running averages. Unlike there, climbing follows the whole gradient of the gap;
-    that code leaves out the part through d·grad l(x). Activations without a second derivative, such as ReLU, leave
-    the curvature to the softmax alone: the paper trains with softplus.
+    ``slope`` is the last term, which penalizes how fast l changes around x: ``"dot"`` for |d·grad l(x)|, ``"norm"`` for
+    the looser bound ||grad l(x)||, which the authors tried too. ``mu=0`` is their ablation with the gap alone.
+
+    As in that code, perturbed passes, including those of the attack, use the batch statistics of the clean pass, and
+    only the clean pass updates the running averages. Unlike there, the attack follows the whole gradient of the gap;
+    that code leaves out the part through d·grad l(x). With piecewise linear activations such as ReLU the only curvature
+    is that of the softmax: the paper trains with softplus.
     """
 
     attack: Attack
     lambda1: float = 2.0
     mu: float = 0.6
-    slope: Slope = "dot"
+    slope: Literal["dot", "norm"] = "dot"
     warmup: float = 0.0
     smoothing: float = 0.0
     needs = Needs()
@@ -46,8 +45,7 @@ class LLR:
         check_crafting(self.attack, self.warmup)
         check_weight("lambda1", self.lambda1)
         check_weight("mu", self.mu)
-        if self.slope not in get_args(Slope):
-            raise ValueError(f"slope is {self.slope!r} but it must be one of {', '.join(get_args(Slope))}")
+        check_choices(self)
         climbing(self.attack, self._gap, "random")
 
     @property
@@ -63,24 +61,20 @@ class LLR:
         with reusing(notes):
             x_adv = climb(attack, model, batch, _detached(rows), rng, meter)
             moved = adapt(model).outputs(x_adv)
-        entropy = mean_entropy(model, clean, rows, self.smoothing)
+        entropy = mean_cross_entropy(model, clean, rows, self.smoothing)
         gap = self._gap(moved, rows).mean()
         slope = (linear_change if self.slope == "dot" else gradient_norm)(moved, rows).mean()
         parts = {"cross_entropy": entropy, "linearity_gap": gap, "slope": slope}
-        # clean: there, back to the input, and back through both; perturbed: there and back
+        # clean: one forward, one backward to the input, and the double backward, which goes back through both of these;
+        # perturbed: one forward and one backward
         cost = meter.cost + Cost(2 * len(batch), 4 * len(batch))
         return Terms(entropy + self.lambda1 * gap + self.mu * slope, parts, cost, (clean, moved))
 
     def _expand(self, model: nn.Module, batch: Batch) -> tuple[Outputs, Rows]:
-        """The clean pass, and l's expansion there, through which gradients flow."""
-        x = batch.x.detach().requires_grad_()
-        clean = adapt(model).outputs(x)
-        loss = cross_entropy(clean, Rows(batch.y, batch.index), smoothing=self.smoothing)
-        # sum, not mean: a sample's gradient must not depend on the batch size
-        (gradient,) = torch.autograd.grad(loss.sum(), x, create_graph=True)
-        return clean, Rows(batch.y, batch.index, {"x": batch.x, "loss": loss, "gradient": gradient})
+        """The clean pass and rows with the linear expansion of l at x, through which gradients flow."""
+        clean, loss, gradient = input_gradient(model, batch, batch.x, self.smoothing)
+        return clean, batch.rows({"x": batch.x, "loss": loss, "gradient": gradient})
 
 
 def _detached(rows: Rows) -> Rows:
-    given: dict[str, Tensor] = {name: value.detach() for name, value in rows.given.items()}
-    return Rows(rows.y, rows.index, given)
+    return Rows(rows.y, rows.index, {name: value.detach() for name, value in rows.given.items()})

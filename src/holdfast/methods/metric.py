@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import cast
@@ -13,23 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
+from holdfast.members import unknown
 from holdfast.methods._craft import check_weight
-from holdfast.methods._seen import last_seen
+from holdfast.methods._wrapped import training_passes
 from holdfast.rng import Rng
 
 Settings = Mapping[str, bool | int | float | str]
 
-_TRIPS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+# what the library raises for unsuitable settings: it accepts any value and fails where the value is first used
+_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(init=False, eq=False, repr=False)
 class Metric(nn.Module):
-    """Another method plus ``weight`` times a loss of pytorch-metric-learning (the extra ``metric``).
+    """Adds ``weight`` times a loss of pytorch-metric-learning (the extra ``metric``) to another method.
 
     ``loss`` is the name of one of its losses (``ContrastiveLoss``, ``NPairsLoss``, ``MultiSimilarityLoss``,
-    ``ProxyAnchorLoss`` ...) and ``settings`` its arguments; ``miner`` and ``miner_settings`` choose the pairs. The
-    loss sees the features of every training pass of the method inside, clean and adversarial together where it has
-    both. Parameters of the loss, such as proxies, are trained and saved with the model.
+    ``ProxyAnchorLoss`` ...) and ``settings`` holds its arguments. ``miner`` is the name of one of its miners, which
+    select the pairs or triplets that enter the loss (None: all of them), and ``miner_settings`` holds its arguments.
+    The loss is computed on the features of all training passes of ``method`` together, clean and adversarial. Its
+    parameters, such as proxies, are trained and saved with the model.
     """
 
     method: Method
@@ -39,7 +41,7 @@ class Metric(nn.Module):
     miner_settings: Settings | None = None
     weight: float = 0.5
 
-    def __init__(  # written out: the fields can be set only after the module's own __init__, as one may be a module
+    def __init__(  # not generated: nn.Module.__init__ must run before a module is assigned, and ``method`` may be one
         self,
         *,
         method: Method,
@@ -54,34 +56,33 @@ class Metric(nn.Module):
         self.method, self.weight = method, weight
         self.loss, self.settings = loss, settings
         self.miner, self.miner_settings = miner, miner_settings
-        self.term = _made("losses", loss, settings or {})
-        self.mine = None if miner is None else _made("miners", miner, miner_settings or {})
+        self.term = _build("losses", loss, settings or {})
+        self.mine = None if miner is None else _build("miners", miner, miner_settings or {})
 
     @property
     def needs(self) -> Needs:
-        """What the method inside needs."""
+        """What the wrapped method needs."""
         return self.method.needs
 
     def forward(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""
         terms = self.method(model, batch, progress=progress, rng=rng)
-        last_seen(terms)
-        features = torch.cat([out.features for out in terms.seen])
-        y = batch.y.repeat(len(terms.seen))
-        self._check_sizes(features.shape[1], terms.seen[-1].logits.shape[1])
-        value = self._value(features, y)
-        return Terms(terms.total + self.weight * value, {**terms.parts, "metric": value}, terms.cost, terms.seen)
+        passes = training_passes(terms)
+        features = torch.cat([out.features for out in passes])
+        self._check_sizes(features.shape[1], passes[-1].logits.shape[1])
+        value = self._value(features, batch.y.repeat(len(passes)))
+        return Terms(terms.total + self.weight * value, {**terms.parts, "metric": value}, terms.cost, passes)
 
     def _value(self, features: Tensor, y: Tensor) -> Tensor:
         pairs = None
         if self.miner is not None and self.mine is not None:
-            with _settings_named(self.miner, self.miner_settings, "compute"):
+            with _settings_in_errors(self.miner, self.miner_settings, "compute"):
                 pairs = self.mine(features, y)
-        with _settings_named(self.loss, self.settings, "compute"):
+        with _settings_in_errors(self.loss, self.settings, "compute"):
             return cast(Tensor, self.term(features, y, pairs))
 
     def _check_sizes(self, width: int, classes: int) -> None:
-        """Refuse proxies made for other features or classes, by the names that most losses with proxies give them."""
+        """Refuse proxies of another size than the model's features or classes; most such losses share these names."""
         for name, needed in (("embedding_size", width), ("num_classes", classes)):
             given = (self.settings or {}).get(name, needed)
             if given != needed:
@@ -98,30 +99,29 @@ def _library(part: str, name: str) -> ModuleType:
         ) from error
 
 
-def _made(part: str, name: str, settings: Settings) -> nn.Module:
-    known = {key: it for key, it in vars(_library(part, name)).items() if inspect.isclass(it)}
-    if name not in known:
-        usable = [key for key, cls in known.items() if _usable(key, cls)]
-        near = ", ".join(get_close_matches(name, usable, n=3)) or ", ".join(sorted(usable))
-        raise ValueError(f"pytorch-metric-learning has no {name!r} among its {part}; there is {near}")
-    with _settings_named(name, settings, "be made"):
-        return cast(nn.Module, known[name](**settings))
+def _build(part: str, name: str, settings: Settings) -> nn.Module:
+    classes = {key: value for key, value in vars(_library(part, name)).items() if inspect.isclass(value)}
+    if name not in classes:
+        usable = [key for key, cls in classes.items() if _usable(key, cls)]
+        raise ValueError(unknown(f"name {name!r} among the {part} of pytorch-metric-learning", name, usable))
+    with _settings_in_errors(name, settings, "be made"):
+        return cast(nn.Module, classes[name](**settings))
 
 
 def _usable(name: str, cls: type) -> bool:
-    """Whether a class is more than a part of others, and needs no other loss, which a recipe cannot write."""
-    part = name.startswith("Base") or name.endswith("Mixin")
-    return not part and not {"loss", "losses", "mat_based_loss"} & inspect.signature(cls).parameters.keys()
+    """True unless the class is a building block or takes another loss as argument, which a recipe cannot express."""
+    block = name.startswith("Base") or name.endswith("Mixin")
+    return not block and not {"loss", "losses", "mat_based_loss"} & inspect.signature(cls).parameters.keys()
 
 
 @contextmanager
-def _settings_named(name: str, settings: Settings | None, doing: str) -> Iterator[None]:
-    """One sentence with the settings in place of the error: the library takes any and trips over them anywhere."""
+def _settings_in_errors(name: str, settings: Settings | None, doing: str) -> Iterator[None]:
+    """Replace an error of the library by one sentence that names the settings."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except _TRIPS as error:
-        said = str(error).partition("\n")[0] or type(error).__name__
+    except _ERRORS as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
         given = dict(settings or {})
-        raise ValueError(f"{name} cannot {doing} with the settings {given} ({said}); change them") from error
+        raise ValueError(f"{name} cannot {doing} with the settings {given} ({reason}); change them") from error

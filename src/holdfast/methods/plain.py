@@ -1,12 +1,12 @@
-"""Training without a defence."""
+"""Training without a defense."""
 
 from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.contracts import Batch, Needs, Rows, Terms
+from holdfast.contracts import Batch, Needs, Terms
 from holdfast.methods._craft import passes
-from holdfast.methods._entropy import mean_entropy
+from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -21,5 +21,5 @@ class Plain:
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""
         out = adapt(model).outputs(batch.x)
-        total = mean_entropy(model, out, Rows(batch.y, batch.index), self.smoothing)
+        total = mean_cross_entropy(model, out, batch.rows(), self.smoothing)
         return Terms(total, {"cross_entropy": total}, passes(batch), (out,))

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Rows, Terms
+from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Terms
 from holdfast.crafting.view import frozen
 from holdfast.losses.consistency import kl_divergence
 from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, passes, warmed
-from holdfast.methods._entropy import mean_entropy
+from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -18,10 +18,10 @@ from holdfast.rng import Rng
 class TRADES:
     """Cross entropy on clean samples plus ``beta`` times KL(p(x) || p(x_adv)) (Zhang et al. 2019).
 
-    The attack climbs the same divergence from x + 0.001·N(0, I), because at x itself it has no gradient; its own loss
-    and start are replaced. In the training loss gradients flow through both predictions. As published, clean and
-    adversarial samples pass apart, each with batch statistics of their own, and crafting sees eval mode. ``beta`` is 6
-    for CIFAR-10 and 1 for MNIST in the authors' code.
+    The attack maximizes the same divergence from x + 0.001·N(0, I), because at x itself the divergence has no gradient;
+    the attack's loss and start are replaced. In the training loss gradients flow through both predictions. As in the
+    authors' code, clean and adversarial samples take separate passes with separate batch statistics, and the attack
+    runs in eval mode. ``beta`` is 6 for CIFAR-10 and 1 for MNIST in that code.
     """
 
     attack: Attack
@@ -40,16 +40,15 @@ class TRADES:
         meter = Meter()
         x_adv = self._craft(model, batch, progress, rng, meter)
         clean, adversarial = adapt(model).outputs(batch.x), adapt(model).outputs(x_adv)
-        entropy = mean_entropy(model, clean, Rows(batch.y, batch.index), self.smoothing)
-        divergence = kl_divergence(adversarial, Rows(batch.y, batch.index, {"logits": clean.logits})).mean()
+        entropy = mean_cross_entropy(model, clean, batch.rows(), self.smoothing)
+        divergence = kl_divergence(adversarial, batch.rows({"logits": clean.logits})).mean()
         parts = {"cross_entropy": entropy, "kl_divergence": divergence}
         cost = meter.cost + Cost(forwards=len(batch)) + passes(batch, 2)
         return Terms(entropy + self.beta * divergence, parts, cost, (clean, adversarial))
 
     def _craft(self, model: nn.Module, batch: Batch, progress: float, rng: Rng, meter: Meter) -> Tensor:
-        """The inner maximisation: the clean prediction in eval mode is one more pass, not one per step."""
+        """The inner maximization; the clean prediction in eval mode is computed once, not at every step."""
         attack = climbing(warmed(self.attack, progress, self.warmup), kl_divergence, "near")
         with torch.no_grad(), frozen(model, rng.fork("clean")) as view:
             logits = view.outputs(batch.x).logits
-        rows = Rows(batch.y, batch.index, {"logits": logits})
-        return climb(attack, model, batch, rows, rng, meter)
+        return climb(attack, model, batch, batch.rows({"logits": logits}), rng, meter)

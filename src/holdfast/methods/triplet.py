@@ -4,22 +4,24 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.contracts import Batch, Method, Needs, Rows, Terms
+from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.losses.metric import feature_norm, triplet
 from holdfast.methods._craft import check_weight, passes
-from holdfast.methods._seen import last_seen
+from holdfast.methods._settings import check_pool
 from holdfast.methods._triplets import negatives, positives, search_cost
+from holdfast.methods._wrapped import training_passes
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet:
-    """Another method plus TLA's triplet and norm terms on the samples it passed last, adversarial where it has such.
+    """Adds the triplet and norm terms of TLA to another method.
 
-    With adversarial training inside it is TLA without noise (Mao et al. 2019, whose weights are the defaults); with
-    TRADES or LLR inside, what no paper tried. Positives are clean samples of the same class, negatives the nearest
-    clean ones of another class in a pool.
+    Anchors are the samples of the last training pass of ``method``, adversarial where it has such a pass. Positives are
+    clean samples of the same class; negatives are the nearest clean samples of another class in a pool of ``pool``.
+    Around adversarial training this is TLA without noise (Mao et al. 2019; the default weights are those of its MNIST
+    experiments). Around TRADES or LLR it is a combination that no paper has published.
     """
 
     method: Method
@@ -31,21 +33,20 @@ class Triplet:
     def __post_init__(self) -> None:
         check_weight("lambda1", self.lambda1)
         check_weight("lambda2", self.lambda2)
-        if self.pool < 1:
-            raise ValueError(f"pool is {self.pool} but negatives are drawn from a pool of at least one sample")
+        check_pool(self.pool)
 
     @property
     def needs(self) -> Needs:
-        """A positive per sample and the pool, which it shares with the method inside."""
+        """One positive per sample, and a pool large enough for this term and for the wrapped method."""
         return Needs(positive=True, pool=max(self.pool, self.method.needs.pool))
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         """The loss on a batch."""
         terms = self.method(model, batch, progress=progress, rng=rng)
-        anchor = last_seen(terms)
+        anchor = training_passes(terms)[-1]
         positive = adapt(model).outputs(positives(batch))
         negative = adapt(model).outputs(negatives(model, batch, anchor.x, rng.fork("triplet")))
-        rows = Rows(batch.y, batch.index, {"positive": positive.features, "negative": negative.features})
+        rows = batch.rows({"positive": positive.features, "negative": negative.features})
         hinge, size = triplet(anchor, rows, margin=self.margin).mean(), feature_norm(anchor, rows).mean()
         total = terms.total + self.lambda1 * hinge + self.lambda2 * size
         cost = terms.cost + passes(batch, 2) + search_cost(batch)
