@@ -1,4 +1,4 @@
-"""Projections, steps and draws as laws for every norm, and against slow oracles."""
+"""Projections, steepest steps and samples of every norm: properties, and comparisons with slow reference solutions."""
 
 from itertools import combinations
 from math import inf
@@ -18,7 +18,7 @@ from holdfast.rng import Rng
 
 every_norm = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
 convex_norm = pytest.mark.parametrize("norm", [LInf(), L2(), L1()], ids=lambda norm: norm.name)
-LUCK = 1e-3  # seeds are fixed, so a p-value below this is a finding and never bad luck
+SIGNIFICANCE = 1e-3  # smallest p-value accepted; seeds are fixed, so the tests are not flaky
 TYPICAL = {"linf": (8 / 255, 0.3), "l2": (0.5, 3.0), "l1": (1.0, 12.0), "l0": (1.0, 10.0)}
 
 
@@ -27,7 +27,7 @@ Problem = tuple[Tensor, Tensor, float, float, float]
 
 @st.composite
 def problems(draw: st.DrawFn, *dtypes: torch.dtype) -> Problem:
-    """A point to project, the centre, and eps with the box; centres often lie on the box's faces."""
+    """A point to project, the center, eps and box; centers often lie on the faces of the box."""
     shape = draw(st.sampled_from([(0, 3), (1, 1), (1, 5), (8, 6), (8, 3, 2, 2), (8, 1, 4, 4), (0, 3, 2, 2), (4, 3, 4)]))
     low, high = draw(st.sampled_from([(0.0, 1.0), (-inf, inf), (-2.0, inf), (-1.0, 0.5)]))
     eps = draw(st.sampled_from([0.0, 0.01, 0.3, 1.0, 2.5, 4.0, inf]))
@@ -39,7 +39,7 @@ def problems(draw: st.DrawFn, *dtypes: torch.dtype) -> Problem:
 
 
 def bisected(v: np.ndarray, low: np.ndarray, high: np.ndarray, eps: float, norm: Norm) -> np.ndarray:
-    """The projection of each row through its dual: one multiplier, found by halving in float64."""
+    """Project each row by bisection on the dual variable, in float64."""
 
     def point(dual: np.ndarray) -> np.ndarray:
         shrunk = v / (1 + dual) if isinstance(norm, L2) else np.sign(v) * np.maximum(np.abs(v) - dual, 0)
@@ -57,7 +57,7 @@ def bisected(v: np.ndarray, low: np.ndarray, high: np.ndarray, eps: float, norm:
 
 
 def searched(v: np.ndarray, low: np.ndarray, high: np.ndarray, eps: float) -> np.ndarray:
-    """The L0 projection of (channels, pixels) by trying every set of pixels."""
+    """Compute the L0 projection of (channels, pixels) by exhaustive search over sets of pixels."""
     clipped = np.clip(v, low, high)
     candidates = []
     for pixels in combinations(range(v.shape[1]), int(min(eps, v.shape[1]))):
@@ -80,7 +80,7 @@ def slow_projection(norm: Norm, d: Tensor, eps: float, low: Tensor, high: Tensor
 
 @every_norm
 @given(problem=problems(torch.float64, torch.float32))
-def test_projection_lands_in_ball_and_box_and_stays(norm: Norm, problem: Problem) -> None:
+def test_projection_is_inside_and_idempotent(norm: Norm, problem: Problem) -> None:
     z, x, eps, low, high = problem
     threat = Threat(norm, eps, low, high)
     p = threat.project(z, x)
@@ -108,7 +108,7 @@ def test_projection_is_the_nearest_point(norm: Norm, problem: Problem) -> None:
 @pytest.mark.parametrize("norm", [L2(), L1()], ids=lambda norm: norm.name)
 @pytest.mark.parametrize("seed", range(4))
 def test_projection_agrees_with_a_general_solver(norm: Norm, seed: int) -> None:
-    """SLSQP on the magnitudes along v's signs, which knows nothing of thresholds and multipliers."""
+    """SLSQP solves for the magnitudes, with the signs of v fixed."""
     x = Rng(seed).fork("x").uniform(torch.empty(1, 5, dtype=torch.float64))
     d = Rng(seed).fork("d").normal(x)
     v, eps, sign = d[0].numpy(), 0.6, np.sign(d[0].numpy())
@@ -128,7 +128,7 @@ def test_projection_agrees_with_a_general_solver(norm: Norm, seed: int) -> None:
 @convex_norm
 @given(problem=problems(torch.float64), seed=st.integers(0, 2**32))
 def test_no_feasible_direction_comes_nearer(norm: Norm, problem: Problem, seed: int) -> None:
-    """<z - p, q - p> <= 0 for all q of a convex set characterises its nearest point p."""
+    """The nearest point p of a convex set is the one with <z - p, q - p> <= 0 for all q of the set."""
     z, x, eps, low, high = problem
     eps = min(eps, 10.0)
     threat = Threat(norm, eps, low, high)
@@ -140,7 +140,7 @@ def test_no_feasible_direction_comes_nearer(norm: Norm, problem: Problem, seed: 
 
 @every_norm
 @given(problem=problems(torch.float64, torch.float32))
-def test_points_inside_are_left_alone(norm: Norm, problem: Problem) -> None:
+def test_projection_does_not_move_points_inside(norm: Norm, problem: Problem) -> None:
     z, x, eps, low, high = problem
     radius = x.new_full((len(x),), eps)
     d = norm.project(z - x, radius, low - x, high - x)
@@ -151,7 +151,7 @@ def test_points_inside_are_left_alone(norm: Norm, problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("norm", [L2(), L1()], ids=lambda norm: norm.name)
-def test_projection_when_the_box_stops_numbers_one_after_another(norm: Norm) -> None:
+def test_projection_when_the_box_clips_one_coordinate_after_another(norm: Norm) -> None:
     d = torch.ones(1, 60, dtype=torch.float64)
     high = 0.7 ** torch.arange(60.0, dtype=torch.float64)[None].flip(1)
     for eps in (1e-9, 1e-3, 0.5, 1.0, 2.0):
@@ -185,12 +185,84 @@ def test_float32_images_stay_contained(norm: Norm, stray: float, rng: Rng) -> No
 @every_norm
 @pytest.mark.parametrize("size", [1e2, 1e4])
 def test_float32_tables_with_large_numbers_stay_contained(norm: Norm, size: float, rng: Rng) -> None:
-    """Where x is large, x + d rounds by more than any tolerance that is worth the name."""
+    """Where |x| is large, the rounding error of x + d alone exceeds the tolerance."""
     x = size * rng.fork("x").normal(torch.empty(64, 30))
     for eps in TYPICAL[norm.name]:
         threat = Threat(norm, eps, -inf, inf)
         assert threat.contains(threat.project(x + rng.normal(x), x), x).all()
         assert threat.contains(threat.sample(x, rng), x).all()
+
+
+half = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=lambda dtype: str(dtype)[6:])
+
+
+@st.composite
+def half_problems(draw: st.DrawFn, dtype: torch.dtype) -> Problem:
+    """A point to project, the center, eps and box; values reach the largest and the smallest of the half type."""
+    info = torch.finfo(dtype)
+    shape = draw(st.sampled_from([(0, 3), (1, 1), (8, 6), (8, 3, 2, 2), (4, 3, 4), (2, 200)]))
+    low, high = draw(st.sampled_from([(0.0, 1.0), (0.1, 0.3), (-inf, inf), (-2.7, inf), (-info.max, 3e4)]))
+    eps = draw(st.sampled_from([0.0, info.tiny / 3, 8 / 255, 0.1, 0.3, 2.7, 30.0, 1e5, info.max, inf]))
+    scales = st.sampled_from([0.0, info.tiny, 1e-3, 1.0, 100.0, info.max])
+    rng, like = Rng(draw(st.integers(0, 2**32))), torch.empty(shape, dtype=torch.float64)
+    x = (draw(scales) * rng.fork("x").normal(like)).clamp(max(low, -info.max), min(high, info.max)).to(dtype)
+    outside = (x.double() < low) | (x.double() > high)
+    x = torch.where(outside, torch.nextafter(x, torch.full_like(x, 0.2)), x)  # 0.1 and 0.3 have no half equivalent
+    z = (x.double() + draw(scales) * rng.fork("z").normal(like)).to(dtype)  # may overflow to infinity
+    return z, x, eps, low, high
+
+
+@half
+@every_norm
+@given(data=st.data())
+def test_half_precision_projections_are_inside_for_a_float32_judge(
+    dtype: torch.dtype, norm: Norm, data: st.DataObject
+) -> None:
+    z, x, eps, low, high = data.draw(half_problems(dtype))
+    threat = Threat(norm, eps, low, high)
+    threat.check(x)
+    found = [threat.project(z, x), *([threat.sample(x, Rng(1))] if eps < inf else []), *(threat.corners(x) or ())]
+    for p in found:
+        assert p.shape == x.shape
+        assert p.dtype == dtype
+        assert threat.contains(p, x).all()
+        assert threat.contains(p.float(), x.float()).all()
+    if corners := threat.corners(x):
+        assert torch.equal(threat.project(z, x), z.clamp(*corners))
+
+
+@half
+@every_norm
+@given(data=st.data())
+def test_half_precision_projections_are_rounded_float64_projections(
+    dtype: torch.dtype, norm: Norm, data: st.DataObject
+) -> None:
+    z, x, eps, low, high = data.draw(half_problems(dtype))
+    assume(z.isfinite().all())
+    threat = Threat(norm, eps, low, high)
+    exact = threat.project(z.double(), x.double())
+    ulp = torch.finfo(dtype).eps * exact.abs() + torch.finfo(dtype).smallest_normal
+    assert ((threat.project(z, x).double() - exact).abs() <= ulp).all()
+
+
+@half
+def test_contains_judges_half_precision_without_rounding_eps_or_box(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.5], [0.5], [0.25]], dtype=dtype)
+    z = torch.tensor([[0.6], [0.59], [0.25]], dtype=dtype)
+    distance = (z.double() - x.double()).abs()
+    eps = float(distance[0]) * (1 - 1e-4) - 1e-6  # rounds to the first distance in half precision
+    assert Threat(LInf(), eps).contains(z, x).tolist() == (distance[:, 0] <= eps).tolist() == [False, True, True]
+    high = float(z[0]) * (1 - 1e-4)  # rounds to z in half precision
+    assert Threat(LInf(), 1.0, 0.0, high).contains(z, x).tolist() == [False, True, True]
+
+
+@every_norm
+def test_projection_of_mixed_types_is_computed_in_the_wider_one(norm: Norm, rng: Rng) -> None:
+    x = rng.fork("x").uniform(torch.empty(16, 3, 4, 4)).half()
+    z = x.float() + rng.normal(torch.empty(x.shape))
+    threat = Threat(norm, TYPICAL[norm.name][0])
+    assert torch.equal(threat.project(z, x), threat.project(z, x.float()))
+    assert torch.equal(threat.project(z.half(), x.float()), threat.project(z.half().float(), x.float()))
 
 
 @every_norm
@@ -199,12 +271,12 @@ def test_lengths(norm: Norm) -> None:
     lengths = {"linf": [4, 0, 1], "l2": [5, 0, 2**0.5], "l1": [7, 0, 2], "l0": [1, 0, 2]}[norm.name]
     torch.testing.assert_close(norm.length(d), torch.tensor(lengths, dtype=torch.float32))
     if norm.name == "l0":
-        assert norm.length(d.flatten(1)).tolist() == [2, 0, 2]  # in a table each number is a pixel
+        assert norm.length(d.flatten(1)).tolist() == [2, 0, 2]  # in tabular data every number counts
     assert norm.length(torch.empty(0, 3, 2, 2)).shape == norm.length(torch.empty(0, 3)).shape == (0,)
 
 
 @pytest.mark.parametrize("shape", [(8, 20), (8, 3, 4, 4)])
-def test_steepest_is_the_maximiser_of_a_linear_function(shape: tuple[int, ...], rng: Rng) -> None:
+def test_steepest_step_maximizes_a_linear_function(shape: tuple[int, ...], rng: Rng) -> None:
     grad = rng.normal(torch.empty(shape, dtype=torch.float64))
     dual = {"linf": L1(), "l2": L2(), "l1": LInf()}
     for norm in (LInf(), L2(), L1(share=1e-9)):
@@ -217,7 +289,7 @@ def test_steepest_is_the_maximiser_of_a_linear_function(shape: tuple[int, ...], 
             assert ((grad * other).flatten(1).sum(1) <= gain).all()
 
 
-def test_l1_shares_its_step_and_l0_keeps_the_gradient(rng: Rng) -> None:
+def test_l1_step_is_spread_over_coordinates_and_l0_step_is_the_scaled_gradient(rng: Rng) -> None:
     grad = rng.normal(torch.empty(5, 50, dtype=torch.float64))
     step = L1(share=0.1).steepest(grad)
     assert ((step != 0).sum(1) == 5).all()
@@ -246,29 +318,32 @@ def test_samples_are_uniform_in_the_ball(norm: Norm, shape: tuple[int, ...], rng
     radius = 0.5 + rng.fork("radius").uniform(like.new_empty(len(like)))
     d = norm.sample(like, radius, rng.fork("sample")).flatten(1) / radius[:, None]
     assert (norm.length(d) <= 1).all()
-    assert stats.kstest(norm.length(d).numpy() ** dims, "uniform").pvalue > LUCK
+    assert stats.kstest(norm.length(d).numpy() ** dims, "uniform").pvalue > SIGNIFICANCE
     # the distribution of one squared coordinate of the Euclidean ball, and of one magnitude of the others
     one = {"linf": stats.uniform(), "l2": stats.beta(0.5, (dims + 1) / 2), "l1": stats.beta(1, dims)}[norm.name]
     for i in range(dims):
-        assert stats.kstest((d[:, i].square() if norm.name == "l2" else d[:, i].abs()).numpy(), one.cdf).pvalue > LUCK
-        assert stats.binomtest(int((d[:, i] > 0).sum()), len(d)).pvalue > LUCK
+        assert (
+            stats.kstest((d[:, i].square() if norm.name == "l2" else d[:, i].abs()).numpy(), one.cdf).pvalue
+            > SIGNIFICANCE
+        )
+        assert stats.binomtest(int((d[:, i] > 0).sum()), len(d)).pvalue > SIGNIFICANCE
     z = d.mean(0) / d.std(0) * len(d) ** 0.5
     assert (z.abs() < 4).all()
     assert (torch.corrcoef(d.T).reshape(dims, dims).triu(1).abs() * len(d) ** 0.5 < 4).all()
 
 
-def test_l0_samples_change_that_many_pixels_anywhere(rng: Rng) -> None:
+def test_l0_samples_change_the_given_number_of_pixels_uniformly(rng: Rng) -> None:
     like = torch.empty(3000, 2, 3, 3)
     d = L0().sample(like, torch.full((3000,), 2.5), rng)
     changed = (d != 0).any(1).flatten(1)
     assert torch.equal(changed.sum(1), torch.full((3000,), 2))
-    assert stats.chisquare(changed.sum(0).numpy()).pvalue > LUCK
+    assert stats.chisquare(changed.sum(0).numpy()).pvalue > SIGNIFICANCE
     values = d.movedim(1, -1)[(d != 0).any(1)].flatten().double()
-    assert stats.kstest((values.numpy() + 1) / 2, "uniform").pvalue > LUCK
+    assert stats.kstest((values.numpy() + 1) / 2, "uniform").pvalue > SIGNIFICANCE
 
 
 @every_norm
-def test_threat_samples_are_inside_and_keyed(norm: Norm, rng: Rng) -> None:
+def test_threat_samples_are_inside_and_keyed_by_sample(norm: Norm, rng: Rng) -> None:
     x = rng.fork("x").uniform(torch.empty(16, 3, 4, 4)).round()
     threat = Threat(norm, TYPICAL[norm.name][1])
     point = threat.sample(x, rng.at(torch.arange(16)))
@@ -283,7 +358,7 @@ def test_threat_samples_are_inside_and_keyed(norm: Norm, rng: Rng) -> None:
 
 @every_norm
 @pytest.mark.parametrize("eps", [0.0, 0.5, 3.0])
-def test_contains_has_one_small_tolerance(norm: Norm, eps: float) -> None:
+def test_contains_has_the_documented_tolerance(norm: Norm, eps: float) -> None:
     x, d = torch.zeros(2, 1, 5, dtype=torch.float64)
     if norm.name == "l0":
         d[0, : int(eps)] = 1
@@ -297,7 +372,7 @@ def test_contains_has_one_small_tolerance(norm: Norm, eps: float) -> None:
         assert threat.contains(x + d, x).item() == inside
 
 
-def test_contains_is_strict_about_the_box_and_about_numbers() -> None:
+def test_contains_has_no_tolerance_for_the_box_and_rejects_non_finite_values() -> None:
     x = torch.full((6, 2), 0.5, dtype=torch.float64)
     adv = x.clone()
     adv[:5, 1] = torch.tensor([1 + 1e-12, -1e-12, float("nan"), inf, 1.0], dtype=torch.float64)
@@ -328,28 +403,28 @@ def test_empty_boxes_are_refused(box: tuple[float, float]) -> None:
         (torch.tensor([[-0.5, 0.5]]), "put normalization inside the model"),
     ],
 )
-def test_check_refuses(x: Tensor, words: str) -> None:
+def test_check_refuses_invalid_inputs(x: Tensor, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Threat(LInf(), 0.1).check(x)
 
 
-def test_check_accepts_what_is_in_the_box() -> None:
+def test_check_accepts_inputs_in_the_box() -> None:
     Threat(LInf(), 0.1).check(torch.tensor([[0.0, 1.0]]))
     Threat(LInf(), 0.1).check(torch.empty(0, 3))
     Threat(LInf(), 0.1, -inf, inf).check(torch.tensor([[-1e30, 1e30]]))
 
 
-def test_norms_are_known_by_their_names() -> None:
+def test_norms_have_names() -> None:
     assert {name: type(norm) for name, norm in NORMS.items()} == {"linf": LInf, "l2": L2, "l1": L1, "l0": L0}
     assert str(Threat(LInf(), 8 / 255)) == "linf eps 0.0313725"
 
 
 @pytest.mark.parametrize("norm", [LInf, "linf", None])
-def test_what_is_no_norm_is_refused(norm: object) -> None:
+def test_objects_that_are_not_norms_are_refused(norm: object) -> None:
     with pytest.raises(ValueError, match="with the brackets"):
         Threat(norm, 0.1)  # type: ignore[arg-type]
 
 
-def test_an_eps_that_is_no_number_is_refused() -> None:
+def test_an_eps_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"eps is '8/255' but must be a number"):
         Threat(LInf(), "8/255")  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Norms and threats: the only place where a norm is spelled out.
+"""Norms and threat models.
 
-A norm has four verbs: ``length`` of perturbations, Euclidean ``project``-ion onto ball ∩ box, the ``steepest``
-direction for a gradient, and a random ``sample`` of the ball. Perturbations are (b, ...) tensors, lengths (b,).
+A norm measures the ``length`` of perturbations and computes the Euclidean projection (``project``) onto ball ∩ box, the
+``steepest`` ascent direction of a gradient, and a random ``sample`` of the ball. Only this module depends on the norm.
+Perturbations are (b, ...) tensors, lengths are (b,).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor
 from holdfast.contracts import Norm
 from holdfast.rng import Rng
 
-TINY = 1e-20  # inside square roots, as in the TLA code: a zero feature has distance 1 to all and a finite gradient
+TINY = 1e-20  # added inside square roots, as in the TLA code: zero features have cosine 0 and a finite gradient
 
 
 def _flat(d: Tensor) -> Tensor:
@@ -21,135 +22,145 @@ def _flat(d: Tensor) -> Tensor:
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
-    """(b,) values shaped to broadcast over the rows of ``like``."""
+    """Reshape (b,) values so that they broadcast over the rows of ``like``."""
     return values.to(like).reshape(-1, *[1] * (like.ndim - 1))
 
 
 def _pixels(d: Tensor) -> Tensor:
-    """(b, channels, pixels): an image's pixel has all its channels; in other inputs each number is a pixel."""
+    """Reshape to (b, channels, pixels). In inputs that are not images every number is a pixel."""
     return d.flatten(2) if d.ndim == 4 else _flat(d)[:, None]
 
 
 def to_double(values: Tensor) -> Tensor:
-    """The values in float64, in which torch sums without loss; MPS has no float64 and keeps its type."""
+    """Cast to float64, except on MPS, which has none: there the values keep their type."""
     return values if values.device.type == "mps" else values.double()
+
+
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype in (torch.float16, torch.bfloat16)
+
+
+def _raise_half(values: Tensor) -> Tensor:
+    """Cast half precision to float64 (float32 on MPS); other types are returned as they are."""
+    return to_double(values.float()) if _is_half(values.dtype) else values
 
 
 @dataclass(frozen=True)
 class LInf:
-    """The largest change of any number: max |d|."""
+    """The maximum norm: the largest absolute change of any coordinate."""
 
     name = "linf"
 
     def length(self, d: Tensor) -> Tensor:
-        """(b,) lengths."""
+        """Return the (b,) norms of the perturbations."""
         return _flat(d).abs().amax(1) if d.numel() else d.new_zeros(len(d))
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The nearest point with |d| <= radius and low <= d <= high; here clipping is exact."""
+        """Project onto ball ∩ box, |d| <= radius and low <= d <= high; for this norm, clipping is exact."""
         r = _column(radius, d)
         return d.clamp(torch.maximum(low, -r), torch.minimum(high, r))
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The unit step that raises a linear function most: the sign."""
+        """Return the unit step that increases a linear function most: the sign of its gradient."""
         return grad.sign()
 
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor:
-        """Uniform in the ball."""
+        """Sample uniformly from the ball."""
         return (2 * rng.uniform(like) - 1) * _column(radius, like)
 
 
 @dataclass(frozen=True)
 class L2:
-    """The Euclidean length."""
+    """The Euclidean norm."""
 
     name = "l2"
 
     def length(self, d: Tensor) -> Tensor:
-        """(b,) lengths."""
+        """Return the (b,) norms of the perturbations."""
         lengths: Tensor = torch.linalg.vector_norm(to_double(_flat(d)), dim=1)
         return lengths.to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The nearest point in ball ∩ box: clip(t·d) with the largest feasible t <= 1.
+        """Project onto ball ∩ box: clip(t·d) with the largest feasible t <= 1.
 
-        Clipping after scaling would fall short of the ball wherever the box cuts. Numbers stopped by the box free
-        length for the others, so t only grows: solve for t, mark who is stopped, repeat until nobody new is. Every
-        intermediate t is feasible, and each round but the last stops at least one number more.
+        Scaling to the ball and then clipping would end short of the projection. Coordinates clipped by the box leave
+        more of the radius to the others, so t only grows: solve for t, mark the clipped coordinates and repeat until
+        there are no new ones. Every intermediate t is feasible, and each iteration but the last clips at least one
+        more coordinate.
         """
         v, lo, hi = _flat(d), _flat(low.expand_as(d)), _flat(high.expand_as(d))
         bound = torch.where(v < 0, lo, hi)
-        room = _column(radius, v)
-        t = _scale(v, room)
+        r = _column(radius, v)
+        t = _largest_scale(v, r)
         while True:
-            stopped = t * v.abs() >= bound.abs()
-            kept = torch.linalg.vector_norm(torch.where(stopped, bound, 0.0), dim=1, keepdim=True)
-            left = (room - kept).clamp_min(0).sqrt() * (room + kept).sqrt()
-            grown = torch.maximum(t, _scale(torch.where(stopped, 0.0, v), left))
+            clipped = t * v.abs() >= bound.abs()
+            used = torch.linalg.vector_norm(torch.where(clipped, bound, 0.0), dim=1, keepdim=True)
+            remaining = (r - used).clamp_min(0).sqrt() * (r + used).sqrt()
+            grown = torch.maximum(t, _largest_scale(torch.where(clipped, 0.0, v), remaining))
             if not (grown > t).any():
                 break
             t = grown
-        return torch.where(stopped, bound, t * v).reshape(d.shape)
+        return torch.where(clipped, bound, t * v).reshape(d.shape)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The unit step along the gradient; zero where the gradient is."""
+        """Return the unit step along the gradient, or zero where the gradient is zero."""
         peak = _column(_flat(grad).abs().amax(1), grad) if grad.numel() else grad
-        g = torch.where(peak > 0, grad / peak, 0.0)  # tiny gradients must not underflow when squared
+        g = torch.where(peak > 0, grad / peak, 0.0)  # the squares of very small gradients would underflow
         return g / _column(torch.linalg.vector_norm(_flat(g), dim=1).clamp_min(torch.finfo(g.dtype).tiny), g)
 
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor:
-        """Uniform in the ball: a normal direction, a radius distributed as u^(1/d)."""
+        """Sample uniformly from the ball: a normalized Gaussian direction, a radius distributed as u^(1/d)."""
         direction = self.steepest(rng.fork("direction").normal(like))
         u = rng.fork("radius").uniform(like.new_empty(len(like)))
         return direction * _column(u ** (1 / max(1, like[:1].numel())) * radius.to(like), like)
 
 
-def _scale(v: Tensor, room: Tensor) -> Tensor:
-    """The largest t <= 1 for which t·v fits in the room, (b, 1)."""
+def _largest_scale(v: Tensor, radius: Tensor) -> Tensor:
+    """Return the largest t <= 1, (b, 1), such that t·v is no longer than the radius."""
     length = torch.linalg.vector_norm(v, dim=1, keepdim=True)
-    return torch.where(length > room, room / length.clamp_min(torch.finfo(v.dtype).tiny), 1.0)
+    return torch.where(length > radius, radius / length.clamp_min(torch.finfo(v.dtype).tiny), 1.0)
 
 
 @dataclass(frozen=True)
 class L1:
     """The sum of absolute changes.
 
-    One coordinate alone is the steepest direction, but it hits the box at once; like SLIDE (Tramèr and Boneh 2019)
-    a step is shared by the ``share`` of coordinates with the largest gradients.
+    The exact steepest direction is a single coordinate, which reaches the edge of the box after one step. As in SLIDE
+    (Tramèr and Boneh 2019), a step is therefore spread over the ``share`` of coordinates with the largest gradients.
     """
 
     share: float = 0.01
     name = "l1"
 
     def length(self, d: Tensor) -> Tensor:
-        """(b,) lengths."""
+        """Return the (b,) norms of the perturbations."""
         return to_double(_flat(d).abs()).sum(1).to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The nearest point in ball ∩ box: shrink every |d| by one threshold, then clip.
+        """Project onto ball ∩ box: shrink every |d| by one threshold, then clip.
 
-        The length left is piecewise linear and falling in the threshold; its corners are sorted and the piece that
-        crosses the radius is solved exactly.
+        The remaining length is a decreasing piecewise linear function of the threshold: sort its breakpoints, find the
+        piece that crosses the radius and solve it exactly.
         """
         v, lo, hi = _flat(d), _flat(low.expand_as(d)), _flat(high.expand_as(d))
         size = v.abs()
         cap = torch.minimum(torch.where(v < 0, -lo, hi).clamp_min(0), size)
-        room = _column(radius, v)
-        corners, order = torch.cat([size - cap, size], 1).sort(dim=1, descending=True)
-        # walking the threshold down, a coordinate starts to count at |v| and stops growing at |v| - cap
+        r = _column(radius, v)
+        breakpoints, order = torch.cat([size - cap, size], 1).sort(dim=1, descending=True)
+        # as the threshold decreases, a coordinate starts to count at |v| and stops growing at |v| - cap
         slope = torch.cat([-torch.ones_like(v), torch.ones_like(v)], 1).gather(1, order).cumsum(1)
-        gaps = corners[:, :-1] - corners[:, 1:]
-        length = torch.cat([torch.zeros_like(room), (slope[:, :-1] * gaps).cumsum(1)], 1)
-        piece = (length <= room).sum(1, keepdim=True) - 1
-        rest = (room - length.gather(1, piece)) / slope.gather(1, piece).clamp_min(1)
-        threshold = (corners.gather(1, piece) - rest).clamp_min(0)
+        gaps = breakpoints[:, :-1] - breakpoints[:, 1:]
+        length = torch.cat([torch.zeros_like(r), (slope[:, :-1] * gaps).cumsum(1)], 1)
+        piece = (length <= r).sum(1, keepdim=True) - 1
+        rest = (r - length.gather(1, piece)) / slope.gather(1, piece).clamp_min(1)
+        threshold = (breakpoints.gather(1, piece) - rest).clamp_min(0)
         shrunk = torch.minimum((size - threshold).clamp_min(0), cap)
-        # far outside the ball |d| - threshold loses digits, and what it keeps may be longer than the radius
-        fit = room / shrunk.sum(1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+        # far outside the ball, |d| - threshold cancels and the result may be longer than the radius
+        fit = r / shrunk.sum(1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
         return (shrunk * fit.clamp_max(1) * v.sign()).reshape(d.shape)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """A step of unit length on the coordinates with the largest gradients."""
+        """Return a step of unit length on the coordinates with the largest gradients."""
         g = _flat(grad)
         if not g.numel():
             return grad
@@ -158,7 +169,7 @@ class L1:
         return torch.zeros_like(g).scatter_(1, top, g.gather(1, top).sign() / k).reshape(grad.shape)
 
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor:
-        """Uniform in the ball: exponential magnitudes over their sum and one more, with random signs."""
+        """Sample uniformly from the ball: exponential variables over the sum of them and one more, random signs."""
         magnitude = -_flat(rng.fork("magnitude").uniform(like)).log()
         extra = -rng.fork("extra").uniform(like.new_empty(len(like), 1)).log()
         sign = (_flat(rng.fork("sign").uniform(like)) - 0.5).sign()
@@ -168,16 +179,16 @@ class L1:
 
 @dataclass(frozen=True)
 class L0:
-    """The number of changed pixels; an image's pixel counts once however many of its channels change."""
+    """The number of changed pixels. A pixel of an image counts once, however many of its channels change."""
 
     name = "l0"
 
     def length(self, d: Tensor) -> Tensor:
-        """(b,) numbers of changed pixels."""
+        """Return the (b,) numbers of changed pixels."""
         return (_pixels(d) != 0).any(1).sum(1).to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The nearest point in ball ∩ box: clip, then keep the pixels whose loss would cost most (Croce, Hein 2019)."""
+        """Project onto ball ∩ box: clip, then keep the pixels that reduce the distance most (Croce and Hein 2019)."""
         v = _pixels(d)
         clipped = _pixels(d.clamp(low, high))
         gain = (v.square() - (v - clipped).square()).sum(1)
@@ -186,12 +197,12 @@ class L0:
         return torch.where(kept[:, None], clipped, 0.0).reshape(d.shape)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The gradient scaled to a largest entry of one; the projection then chooses the pixels."""
+        """Return the gradient scaled so that its largest entry is one; the projection then selects the pixels."""
         peak = _column(_flat(grad).abs().amax(1), grad) if grad.numel() else grad
         return torch.where(peak > 0, grad / peak, 0.0)
 
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor:
-        """Uniform changes in [-1, 1] on ``radius`` random pixels."""
+        """Sample uniform changes in [-1, 1] on ``radius`` random pixels."""
         d = _pixels(2 * rng.fork("value").uniform(like) - 1)
         rank = _pixels(rng.fork("pixel").uniform(like))[:, 0].argsort(dim=1).argsort(dim=1)
         chosen = rank < radius.to(rank.device)[:, None].floor()
@@ -199,16 +210,17 @@ class L0:
 
 
 NORMS: dict[str, Norm] = {norm.name: norm for norm in (LInf(), L2(), L1(), L0())}
-"""The norms by the names that recipes and records use."""
+"""Norms by name, as recipes and records spell them."""
 
 
 @dataclass(frozen=True)
 class Threat:
-    """What an adversary may do: move x by at most ``eps`` in ``norm`` and stay in the box [low, high].
+    """A threat model: perturb x by at most ``eps`` in ``norm`` and stay in the box [low, high].
 
-    ``eps`` may be infinite (minimal-norm attacks) and so may the box (tabular data). A point counts as inside when its
-    length is at most ``eps * (1 + 1e-5) + 1e-7``, which covers float32 rounding of x + d and nothing more, and when
-    it is in the box exactly.
+    ``eps`` may be infinite (minimal-norm attacks) and so may the box (tabular data). A point counts as inside if the
+    perturbation is no longer than ``eps * (1 + 1e-5) + 1e-7``, a tolerance that covers only the float32 rounding of
+    x + d, and if it lies in the box exactly. Half-precision points are computed in float64 and rounded towards x, so
+    that they are inside by the same tolerance.
     """
 
     norm: Norm
@@ -230,50 +242,68 @@ class Threat:
         return f"{self.norm.name} eps {self.eps:.6g}"
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The point of the threat around x that is nearest to x_adv."""
+        """Return the point nearest to x_adv in the ball around x and in the box."""
+        dtype = torch.promote_types(x_adv.dtype, x.dtype)
+        if _is_half(dtype):
+            return self._round_half(self.project(_finite(x_adv), _raise_half(x)), x)
+        x_adv, x = x_adv.to(dtype), x.to(dtype)
         if corners := self.corners(x):
             return x_adv.clamp(*corners)
         radius = x.new_full((len(x),), self.eps)
         d = self.norm.project(x_adv - x, radius, self.low - x, self.high - x)
-        return self._towards(x + d, x, d.abs())
+        return self._round_towards(x + d, x, d.abs())
 
     def corners(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The lowest and highest point around x where the threat is a box (linf), so that projecting is clipping."""
+        """Return the lowest and highest point of ball ∩ box for linf, so that projecting is clipping; else None."""
         if not isinstance(self.norm, LInf):
             return None
-        return self._towards(x - self.eps, x, self.eps), self._towards(x + self.eps, x, self.eps)
+        exact = _raise_half(x)
+        low = self._round_towards(exact - self.eps, exact, self.eps)
+        high = self._round_towards(exact + self.eps, exact, self.eps)
+        return (self._round_half(low, x), self._round_half(high, x)) if _is_half(x.dtype) else (low, high)
 
-    def _towards(self, point: Tensor, x: Tensor, length: Tensor | float) -> Tensor:
-        # round towards x: where |x| is large, half a unit in its last place can be more than the tolerance;
-        # and x + (high - x) may round past high
+    def _round_towards(self, point: Tensor, x: Tensor, length: Tensor | float) -> Tensor:
+        # where |x| is large, half a unit in its last place can exceed the tolerance, and x + (high - x) may round
+        # past high
         near = point.clamp(self.low, self.high)
         return torch.where((near - x).abs() > length, torch.nextafter(near, x), near)
 
-    def sample(self, x: Tensor, rng: Rng) -> Tensor:
-        """A random point of the threat around x: uniform in the ball, then projected."""
-        return self.project(self.drawn(x, rng), x)
+    def _round_half(self, point: Tensor, x: Tensor) -> Tensor:
+        """Round a point to the half-precision type of x, towards x where the nearest number is farther or outside."""
+        largest = torch.finfo(x.dtype).max
+        near = point.clamp(-largest, largest).to(x.dtype)
+        rounded, center = near.to(point), x.to(point)
+        farther = (rounded - center).abs() > (point - center).abs()
+        return torch.where(farther | (rounded < self.low) | (rounded > self.high), torch.nextafter(near, x), near)
 
-    def drawn(self, x: Tensor, rng: Rng) -> Tensor:
-        """A random point, uniform in the ball around x, that may lie outside the box."""
+    def sample(self, x: Tensor, rng: Rng) -> Tensor:
+        """Sample a point uniformly from the ball around x and project it onto ball ∩ box."""
+        return self.project(self.sample_ball(x, rng), x)
+
+    def sample_ball(self, x: Tensor, rng: Rng) -> Tensor:
+        """Sample a point uniformly from the ball around x; it may lie outside the box."""
         if self.eps == torch.inf:
             raise ValueError(
                 "eps is infinite, so no point can be drawn from the ball; give a finite eps or no random start"
             )
+        if _is_half(x.dtype):
+            return self._round_half(self.sample_ball(_raise_half(x), rng), x)
         return x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng)
 
     def contains(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """(b,) whether each point is finite, in the box and within eps of x."""
+        """Return a (b,) mask: True if the point is finite, in the box and within eps of x."""
+        x_adv, x = _raise_half(x_adv), _raise_half(x)
         flat = _flat(x_adv)
-        boxed = ((flat >= self.low) & (flat <= self.high) & flat.isfinite()).all(1)
-        return boxed & (self.norm.length(to_double(x_adv) - to_double(x)) <= self.eps * (1 + 1e-5) + 1e-7)
+        in_box = ((flat >= self.low) & (flat <= self.high) & flat.isfinite()).all(1)
+        return in_box & (self.norm.length(to_double(x_adv) - to_double(x)) <= self.eps * (1 + 1e-5) + 1e-7)
 
     def check(self, x: Tensor) -> None:
-        """Refuse inputs that are not numbers or lie outside the box."""
+        """Raise ValueError if x is not floating point, holds NaN or infinite values, or leaves the box."""
         if not x.is_floating_point():
             raise ValueError(f"x has type {x.dtype} but attacks need floating point; divide images by 255 first")
         if not x.numel():
             return
-        least, most = (bound.item() for bound in x.aminmax())  # both are NaN where x holds one
+        least, most = (bound.item() for bound in x.aminmax())  # both are NaN if x holds a NaN
         if not (isfinite(least) and isfinite(most)):
             raise ValueError("x holds NaN or infinite values; clean the data before attacking")
         if least < self.low or most > self.high:
@@ -283,11 +313,17 @@ class Threat:
             )
 
 
+def _finite(x_adv: Tensor) -> Tensor:
+    """Cast half precision to float64, with infinite values (an overflow) replaced by the largest of the half type."""
+    largest = torch.finfo(x_adv.dtype).max
+    return _raise_half(x_adv).clamp(-largest, largest)
+
+
 def length(features: Tensor) -> Tensor:
-    """(b, 1) Euclidean length of each row; just above zero for zero rows, so that these have a gradient."""
+    """Return the Euclidean length of each row, (b, 1), plus a tiny amount that gives zero rows a finite gradient."""
     return (features.square().sum(-1, keepdim=True) + features.shape[-1] * TINY).sqrt()
 
 
 def unit(features: Tensor) -> Tensor:
-    """Features scaled to Euclidean length one."""
+    """Scale features to Euclidean length one."""
     return features / length(features)

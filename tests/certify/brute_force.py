@@ -1,4 +1,4 @@
-"""Slow and plain answers: every candidate, every constraint, a general solver, loops."""
+"""Slow reference solutions for certificates: exhaustive search, all constraints at once, general solvers."""
 
 from itertools import combinations
 
@@ -7,15 +7,15 @@ from scipy.optimize import minimize, nnls
 
 
 def constraints(points, labels, matrix, x, label, j):
-    """a d <= b: where point j is at least as near as every point with the label."""
+    """Constraints a d <= b: point j is at least as near to x + d as every point with the label."""
     own = points[labels == label]
     a = 2 * (own - points[j]) @ matrix
-    apart, there = x - own, x - points[j]
-    return a, np.einsum("ni,ij,nj->n", apart, matrix, apart) - there @ matrix @ there
+    to_own, to_j = x - own, x - points[j]
+    return a, np.einsum("ni,ij,nj->n", to_own, matrix, to_own) - to_j @ matrix @ to_j
 
 
 def least_distance(a, b):
-    """The length of the shortest d with a d <= b (Lawson and Hanson's reduction to non-negative least squares)."""
+    """Length of the shortest d with a d <= b, by Lawson and Hanson's reduction to non-negative least squares."""
     if (b >= 0).all():
         return 0.0
     rows = np.linalg.norm(a, axis=1) > 1e-12
@@ -29,7 +29,7 @@ def least_distance(a, b):
 
 
 def least_distance_slsqp(a, b, start, box=None, x=None):
-    """The same with a general solver, from a point that satisfies all."""
+    """Length of the shortest d with a d <= b, by SLSQP from a feasible start."""
     held = [{"type": "ineq", "fun": lambda d: b - a @ d, "jac": lambda d: -a}]
     bounds = None if box is None else [(box[0] - v, box[1] - v) for v in x]
     found = minimize(
@@ -44,7 +44,7 @@ def least_distance_slsqp(a, b, start, box=None, x=None):
 
 
 def nearest_radius(points, labels, matrix, x, label, *, strictly=False):
-    """Smallest over all candidates; strictly: only those that are nowhere as near as a point with the label."""
+    """Minimum over all candidates j; ``strictly`` leaves out candidates that coincide with a point of the label."""
     lengths = [np.inf]
     for j in np.flatnonzero(labels != label):
         apart = points[labels == label] - points[j]
@@ -55,14 +55,14 @@ def nearest_radius(points, labels, matrix, x, label, *, strictly=False):
 
 
 def triplet(points, matrix, x, i, j):
-    """The shortest way to where j is at least as near as i."""
+    """Length of the shortest perturbation after which j is at least as near as i."""
     near, far = (float((x - points[t]) @ matrix @ (x - points[t])) for t in (i, j))
     size = np.linalg.norm(matrix @ (points[i] - points[j]))
     return max(0.0, far - near) / (2 * size) if far > near else 0.0
 
 
 def theorem_one(points, labels, matrix, x, label, k):
-    """The bound of ARML's Theorem 1, by its formula."""
+    """The lower bound of Theorem 1 of ARML, by its formula."""
     half = (k + 1) // 2
     own, others = np.flatnonzero(labels == label), np.flatnonzero(labels != label)
     inner = []
@@ -73,14 +73,14 @@ def theorem_one(points, labels, matrix, x, label, k):
 
 
 def voting_radius(points, labels, matrix, x, label, k):
-    """The exact radius of k votes for tiny sets: over every set of k neighbours without the label as clear winner."""
+    """The exact radius for k neighbors, by exhaustive search over sets of k points in which the label does not win."""
     best = np.inf
-    everyone = range(len(points))
-    for chosen in combinations(everyone, k):
+    indices = range(len(points))
+    for chosen in combinations(indices, k):
         counts = np.bincount(labels[list(chosen)], minlength=labels.max() + 1)
         if counts[label] > np.delete(counts, label).max():
             continue
-        rest = [t for t in everyone if t not in chosen]
+        rest = [t for t in indices if t not in chosen]
         rows = [constraint(points, matrix, x, near, far) for near in chosen for far in rest]
         a, b = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
         if feasible(a, b):
@@ -89,13 +89,13 @@ def voting_radius(points, labels, matrix, x, label, k):
 
 
 def constraint(points, matrix, x, near, far):
-    """a·d <= b: where one point is at least as near as another."""
+    """Constraint a·d <= b: one point is at least as near to x + d as another."""
     u, v = x - points[far], x - points[near]
     return 2 * (points[far] - points[near]) @ matrix, float(u @ matrix @ u - v @ matrix @ v)
 
 
 def feasible(a, b):
-    """Whether some d has a d <= b, by the residual of the same reduction."""
+    """Return whether some d satisfies a d <= b, by the residual of the reduction to non-negative least squares."""
     size = np.maximum(np.linalg.norm(a, axis=1), 1e-300)
     a, b = a / size[:, None], b / size
     if (b >= 0).all():

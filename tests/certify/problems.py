@@ -1,4 +1,4 @@
-"""Small problems for certificates, the awkward ones included."""
+"""Small test problems for certificates, including degenerate ones."""
 
 import numpy as np
 import torch
@@ -9,12 +9,12 @@ KINDS = ("plain", "grid", "duplicates", "line", "singular", "stretched", "zero")
 
 
 def problem(seed, kind, *, n=14, width=3, classes=3, queries=2):
-    """Points, labels, a metric and inputs; ``kind`` says what is awkward."""
+    """Return points, labels, a matrix and inputs; ``kind`` chooses the degeneracy."""
     rng = np.random.default_rng(seed)
     points = rng.normal(size=(n, width))
     x = rng.normal(size=(queries, width))
     g = rng.normal(size=(width, width)) if seed % 2 else np.eye(width)
-    if kind == "grid":  # ties, collinear points and equal points with different labels
+    if kind == "grid":  # ties, collinear points, and equal points with different labels
         points, x = np.round(points), np.round(2 * x) / 2
     elif kind == "duplicates":
         points[n // 2 :] = points[: n - n // 2]

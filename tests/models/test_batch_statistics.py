@@ -1,4 +1,4 @@
-"""Batch statistics noted in one pass and used in others, against torch's own batch norm and numbers by hand."""
+"""Recorded and reused batch statistics, compared with torch's batch norm and with explicit formulas."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.crafting.view import crafting
-from holdfast.models.batch_statistics import noting, reusing
+from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.rng import Rng
 
 SHAPES: dict[str, tuple[int, ...]] = {"1d": (6, 5), "1d of sequences": (6, 5, 7), "2d": (6, 5, 3, 4)}
@@ -41,13 +41,13 @@ def pair(make: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("options", [{}, {"affine": False}, {"momentum": None}, {"momentum": 0.3, "eps": 0.1}])
-def test_the_noting_pass_is_a_training_pass_as_any(
+def test_recording_does_not_change_a_training_pass(
     shape: tuple[int, ...], options: dict[str, object], rng: Rng
 ) -> None:
     ours, theirs = pair(lambda: norm(shape, **options))
     x = draw(rng, shape, "x").requires_grad_()
     for _ in range(2):
-        with noting(ours) as notes:
+        with record_batch_statistics(ours) as recorded:
             found = ours(x)
         expected = theirs(x)
         torch.testing.assert_close(found, expected)
@@ -59,21 +59,21 @@ def test_the_noting_pass_is_a_training_pass_as_any(
             torch.testing.assert_close(mine, other)
         for key, value in ours.state_dict().items():
             torch.testing.assert_close(value, theirs.state_dict()[key])
-    assert len(notes) == 1
+    assert len(recorded) == 1
     assert type(ours).__name__.startswith("BatchNorm")
     assert "forward" not in vars(ours)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_other_batches_are_normalized_by_what_was_noted(shape: tuple[int, ...], training: bool, rng: Rng) -> None:
+def test_other_batches_are_normalized_by_recorded_statistics(shape: tuple[int, ...], training: bool, rng: Rng) -> None:
     layer = norm(shape)
     x, other = draw(rng, shape, "x"), draw(rng, shape, "other")
-    with noting(layer) as notes:
+    with record_batch_statistics(layer) as recorded:
         layer(x)
     before = {key: value.clone() for key, value in layer.state_dict().items()}
     layer.train(training)
-    with reusing(notes):
+    with reuse_batch_statistics(recorded):
         found = layer(other)
         inside = (layer.running_mean.clone(), layer.running_var.clone())
     flat = x.transpose(0, 1).flatten(1)
@@ -86,7 +86,7 @@ def test_other_batches_are_normalized_by_what_was_noted(shape: tuple[int, ...], 
     assert "forward" not in vars(layer)
 
 
-def test_gradients_reach_what_the_statistics_were_made_of(rng: Rng) -> None:
+def test_gradients_flow_through_recorded_statistics(rng: Rng) -> None:
     net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)).double()
     x, other = draw(rng, (6, 3), "x"), draw(rng, (6, 3), "other")
 
@@ -95,21 +95,21 @@ def test_gradients_reach_what_the_statistics_were_made_of(rng: Rng) -> None:
         normal = (moved - hidden.mean(0)) / (hidden.var(0, correction=0) + 1e-5).sqrt()
         return normal.pow(3).sum()
 
-    with noting(net) as notes:
+    with record_batch_statistics(net) as recorded:
         net(x)
-    with reusing(notes):
+    with reuse_batch_statistics(recorded):
         (found,) = torch.autograd.grad(net(other).pow(3).sum(), net[0].weight)
     weight = net[0].weight.detach().clone().requires_grad_()
     (expected,) = torch.autograd.grad(value(weight), weight)
     torch.testing.assert_close(found, expected)
 
 
-def test_the_folded_view_of_attacks_uses_them_too(rng: Rng) -> None:
+def test_attacks_use_reused_statistics(rng: Rng) -> None:
     net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)).double().train()
     x, other = draw(rng, (6, 3), "x"), draw(rng, (6, 3), "other")
-    with noting(net) as notes:
+    with record_batch_statistics(net) as recorded:
         net(x)
-    with reusing(notes):
+    with reuse_batch_statistics(recorded):
         expected = net(other)
         with crafting(net, rng) as view:
             torch.testing.assert_close(view(other), expected)
@@ -117,21 +117,22 @@ def test_the_folded_view_of_attacks_uses_them_too(rng: Rng) -> None:
             assert view._fast is not None  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("where", ["noting", "reusing"])
-def test_everything_is_put_back_after_an_exception(where: str, rng: Rng) -> None:
+@pytest.mark.parametrize("context", ["record", "reuse"])
+def test_layers_are_restored_after_an_exception(context: str, rng: Rng) -> None:
     layer = norm((6, 5))
     mean = layer.running_mean
-    with noting(layer) as notes:
+    with record_batch_statistics(layer) as recorded:
         layer(draw(rng, (6, 5), "x"))
-    with pytest.raises(RuntimeError, match="broke"), noting(layer) if where == "noting" else reusing(notes):
+    manager = record_batch_statistics(layer) if context == "record" else reuse_batch_statistics(recorded)
+    with pytest.raises(RuntimeError, match="broke"), manager:
         raise RuntimeError("broke")
     assert layer.running_mean is mean
     assert "forward" not in vars(layer)
 
 
-def test_a_layer_in_eval_mode_is_left_alone(rng: Rng) -> None:
+def test_layers_in_eval_mode_are_not_recorded(rng: Rng) -> None:
     layer, x = norm((6, 5)).eval(), draw(rng, (6, 5), "x")
-    with noting(layer) as notes:
+    with record_batch_statistics(layer) as recorded:
         found = layer(x)
-    assert notes == []
+    assert recorded == []
     assert torch.equal(found, layer(x))

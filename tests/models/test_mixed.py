@@ -1,4 +1,4 @@
-"""Passes in bfloat16: where they are, and where they must not be."""
+"""Mixed precision: training passes run in bfloat16, everything else in float32."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from holdfast.methods.llr import LLR
 from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.methods.trades import TRADES
-from holdfast.models.batch_statistics import noting, reusing
+from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import Classifier, adapt
 from holdfast.models.encoders.tiny import Tiny
 from holdfast.models.heads.linear import Linear
@@ -47,7 +47,7 @@ def x() -> Tensor:
     return Rng(1).uniform(torch.empty(12, 1, 8, 8))
 
 
-def test_a_training_pass_is_torchs_autocast_with_float32_outputs(net: Classifier, x: Tensor) -> None:
+def test_training_passes_use_autocast_and_return_float32(net: Classifier, x: Tensor) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         by_hand = net.train().outputs(x)
     assert by_hand.logits.dtype == torch.bfloat16
@@ -66,7 +66,7 @@ def test_weights_and_their_gradients_stay_float32(net: Classifier, x: Tensor) ->
     assert all(p.dtype == torch.float32 and p.grad is not None and p.grad.dtype == p.dtype for p in net.parameters())
 
 
-def test_eval_mode_crafting_and_what_is_switched_off_are_float32(net: Classifier, x: Tensor) -> None:
+def test_eval_mode_and_crafting_and_disabled_wrappers_use_float32(net: Classifier, x: Tensor) -> None:
     mixed, y = Mixed(net, CPU).train(), torch.arange(12) % 3
     assert unwrapped(mixed) is net
     assert described(mixed) == described(net)
@@ -85,7 +85,9 @@ def batch(x: Tensor) -> Batch:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_every_method_has_a_float32_loss_near_its_own(method: Method, net: Classifier, x: Tensor) -> None:
+def test_the_loss_of_every_method_is_float32_and_near_that_of_full_precision(
+    method: Method, net: Classifier, x: Tensor
+) -> None:
     mixed = Mixed(net, CPU).train()
     state = {name: value.clone() for name, value in net.state_dict().items()}
     low = method(mixed, batch(x), progress=1.0, rng=Rng(0))
@@ -98,21 +100,21 @@ def test_every_method_has_a_float32_loss_near_its_own(method: Method, net: Class
     assert low.total.item() != full.total.item()
 
 
-def test_statistics_are_noted_with_all_their_digits(net: Classifier, x: Tensor) -> None:
-    """The first batch norm sees bfloat16; its mean and its average must not be rounded to that."""
+def test_statistics_are_recorded_in_float32(net: Classifier, x: Tensor) -> None:
+    """The input of the first batch norm is bfloat16; its mean and running mean must not be rounded to that."""
     seen: list[Tensor] = []
     norm = next(m for m in net.modules() if isinstance(m, nn.BatchNorm2d))
     first = next(m for m in net.modules() if isinstance(m, nn.Conv2d))
     handle = first.register_forward_hook(lambda _, __, out: seen.append(out))
     mixed = adapt(Mixed(net, CPU).train())
-    with noting(net) as notes:
+    with record_batch_statistics(net) as recorded:
         mixed.outputs(x)
     handle.remove()
     assert seen[0].dtype == torch.bfloat16
     mean = seen[0].double().mean((0, 2, 3))
-    assert torch.allclose(notes[0].statistics.mean.double(), mean, rtol=1e-5, atol=1e-7)
+    assert torch.allclose(recorded[0].statistics.mean.double(), mean, rtol=1e-5, atol=1e-7)
     assert norm.running_mean is not None
     assert torch.allclose(norm.running_mean.double(), 0.1 * mean, rtol=1e-5, atol=1e-7)
-    with reusing(notes):
+    with reuse_batch_statistics(recorded):
         again = mixed.outputs(x)
     assert again.logits.isfinite().all()

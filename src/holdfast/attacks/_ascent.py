@@ -202,7 +202,7 @@ class _Board:
             x_adv = x.clone()
         else:
             rng = self.rng.fork("start").at(rows.index).at(self.tries[ids])
-            x_adv = threat.drawn(x, rng) if self.plan.start == "random" else x + _NEAR * rng.normal(x)
+            x_adv = threat.sample_ball(x, rng) if self.plan.start == "random" else x + _NEAR * rng.normal(x)
             x_adv = _inside(threat, x_adv, x, corners)
         t, state = torch.zeros(len(ids), dtype=torch.int64, device=x.device), self.plan.rule.begin(x_adv)
         return _Active(ids, x, x_adv, corners, rows, state, t, self.plan.steps)

@@ -56,7 +56,7 @@ class _Normalized(nn.Module):
         """Features as they are, logits of the normalized ones."""
         with linear_calls(self.model) as calls:
             out = adapt(self.model).outputs(x, layer)
-        if not calls or not torch.equal(calls[-1].gave, out.logits):
+        if not calls or not torch.equal(calls[-1].output, out.logits):
             raise ValueError(
                 "the logits of this model do not come straight from a linear layer, so its features cannot be "
                 "normalized before it; use the attack itself, without feature_norm"

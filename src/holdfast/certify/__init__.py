@@ -1,1 +1,4 @@
-"""Certificates: radii within which a prediction provably cannot change."""
+"""Certified radii: distances within which the prediction of a classifier provably cannot change.
+
+:class:`holdfast.certify.neighbors.Neighbors` certifies K-nearest-neighbor classifiers.
+"""

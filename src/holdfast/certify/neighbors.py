@@ -1,40 +1,41 @@
-"""Certificates of nearest neighbours under a Mahalanobis metric."""
+"""Certified radii of K-nearest-neighbor classifiers under a Mahalanobis metric."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import frexp
 from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from holdfast.certify._nearest import exact
-from holdfast.certify._space import Space, present
-from holdfast.certify._votes import voting
-from holdfast.certify._walk import walk
+from holdfast.certify._knn.attack import attack
+from holdfast.certify._knn.exact import exact_radius
+from holdfast.certify._knn.space import Space, present
+from holdfast.certify._knn.vote_bound import vote_bound
 from holdfast.contracts import Certificate, Norm
 from holdfast.geometry import L2
+from holdfast.mahalanobis import factor
 from holdfast.rng import Rng
 
-_NEGATIVE = 1e-9  # of the largest eigenvalue: below that a negative one is rounding
-_LARGEST, _LEAST = 1e100, 1e-100  # of what float64 can square, and square again, without loss
+_LARGEST, _LEAST = 1e100, 1e-100  # fourth powers of larger or smaller numbers leave the range of float64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Neighbors:
-    """The K-nearest-neighbour classifier with distance (u - v)ᵀ M (u - v), certified in L2 (Wang et al. 2020, ARML).
+    """A K-nearest-neighbor classifier with distance (u - v)ᵀ M (u - v), certified in L2 (Wang et al. 2020, ARML).
 
-    With k = 1 the radius is exact up to rounding: ``radius`` is a proved lower bound and ``upper`` the length of an
-    example that was found to have another label, and they agree to many digits. With k = 3, 5, ... the radius is a
-    lower bound, never below that of the paper, and ``upper`` comes from an attack. ``near`` limits the own points that
-    the bound looks at: looser and faster. ``box`` = (low, high) keeps examples inside; it only raises the radius.
+    With k = 1 the radius is exact up to rounding: ``radius`` is a proved lower bound, ``upper`` is the length of an
+    example verified to have another label, and the two agree to many digits. With k = 3, 5, ... ``radius`` is a lower
+    bound, at least that of the paper, and ``upper`` comes from an attack. ``near`` restricts the bound to that many
+    nearest training points of the input's label, which is faster and gives a smaller radius. ``box`` = (low, high)
+    restricts perturbed inputs to the box, which can only increase the radius.
 
-    ``matrix`` is M, positive semi-definite; without it distances are Euclidean. Among equally distant points the
-    earlier votes, among equally frequent labels the smallest wins; a radius holds however ties are broken. All is
-    computed in float64, in memory that grows with the training points and not with the inputs.
+    ``matrix`` is M, positive semi-definite (see :func:`holdfast.mahalanobis.factor`); by default distances are
+    Euclidean. Of equally distant points the first is nearer, and of equally frequent labels the smallest is predicted,
+    but a radius holds for every tie-breaking rule. Everything is computed in float64, in memory that grows with the
+    number of training points and not with the number of inputs.
     """
 
     points: Tensor
@@ -49,16 +50,16 @@ class Neighbors:
         _check_numbers("points", self.points)
         _check_spread(self.points)
         _check_labels(self.labels, len(self.points))
-        if not _whole(self.k) or self.k < 1 or self.k % 2 == 0:
+        if not _is_whole(self.k) or self.k < 1 or self.k % 2 == 0:
             raise ValueError(
                 f"k is {self.k!r} but must be an odd whole number, so that a majority is one; give 1, 3, 5, ..."
             )
         if len(self.points) < self.k + 1:
             raise ValueError(f"there are {len(self.points)} points but k = {self.k} needs {self.k + 1} or more")
         majority = (self.k + 1) // 2
-        if self.near is not None and (not _whole(self.near) or self.near < majority):
+        if self.near is not None and (not _is_whole(self.near) or self.near < majority):
             raise ValueError(
-                f"near is {self.near!r} but the bound of k = {self.k} needs a whole number of own points, "
+                f"near is {self.near!r} but the bound of k = {self.k} needs a whole number of points, "
                 f"{majority} or more; leave it out to use all"
             )
         if self.matrix is not None:
@@ -69,33 +70,33 @@ class Neighbors:
 
     @cached_property
     def _space(self) -> Space:
-        root = None if self.matrix is None else root_of(self.matrix, self.points[0].numel())
         points = self.points.detach().flatten(1).double()
-        return Space(points, self.labels.detach().to(torch.int64), None if root is None else root.to(points.device))
+        root = None if self.matrix is None else _root(self.matrix, points.shape[1]).to(points.device)
+        return Space(points, self.labels.detach().to(torch.int64), root)
 
     def predict(self, x: Tensor) -> Tensor:
-        """(b,) labels."""
+        """Return the (b,) predicted labels."""
         return self._space.predict(self._flat(x), self.k)
 
     def __call__(self, x: Tensor, *, rng: Rng) -> Certificate:
-        """Label, radius and upper bound for each input; nothing here is random."""
+        """Return label, radius and upper bound of each input; ``rng`` is not used."""
         return self.examine(x)[0]
 
     def examine(self, x: Tensor) -> tuple[Certificate, Tensor]:
-        """The certificate, and the examples whose lengths are its upper bounds (x itself where that is infinite)."""
+        """Return the certificate and adversarial examples at its upper bounds (x itself where that is infinite)."""
         flat = self._flat(x)
         label = self._space.predict(flat, self.k)
         if self.k == 1:
-            reach = exact(self._space, flat, label, self.box)
-            return Certificate(label, reach.radius, reach.upper), reach.x_adv.reshape(x.shape)
-        radius = voting(self._space, flat, label, self.k, self.near)
-        x_adv = walk(self._space, flat, label, self.k, self.box)
+            found = exact_radius(self._space, flat, label, self.box)
+            return Certificate(label, found.radius, found.upper), found.x_adv.reshape(x.shape)
+        radius = vote_bound(self._space, flat, label, self.k, self.near)
+        x_adv = attack(self._space, flat, label, self.k, self.box)
         fooled = self._space.predict(x_adv, self.k) != label
         upper = torch.where(fooled, self.norm.length(x_adv - flat), torch.inf)
         return Certificate(label, radius, upper), x_adv.reshape(x.shape)
 
     def check(self, x: Tensor) -> None:
-        """Refuse inputs that cannot be certified."""
+        """Raise ValueError for inputs that cannot be certified."""
         _check_numbers("x", x)
         if x.shape[1:] != self.points.shape[1:]:
             raise ValueError(
@@ -109,33 +110,13 @@ class Neighbors:
         return x.detach().flatten(1).to(self.points.device, torch.float64)
 
 
-def root_of(matrix: Tensor, width: int) -> Tensor:
-    """G with GᵀG = matrix up to a factor, as many rows as its rank; refuses what is not positive semi-definite.
-
-    The factor, a power of two, makes the largest entry about one. No radius depends on it, and squares stay in range.
-    """
-    if matrix.is_complex():
-        raise ValueError("matrix holds complex numbers; give a positive semi-definite matrix of real ones")
-    m = matrix.detach().double()
-    if m.shape != (width, width):
-        raise ValueError(f"matrix has shape {tuple(m.shape)} but samples of {width} numbers need ({width}, {width})")
-    if not m.isfinite().all():
-        raise ValueError("matrix holds NaN or infinite values; give a positive semi-definite matrix")
-    size = 2.0 ** (frexp(float(m.abs().max()))[1] - 1)
-    m = m / size
-    if not torch.allclose(m, m.T, rtol=1e-6, atol=1e-9 * float(m.abs().max())):
-        raise ValueError("matrix is not symmetric; give a positive semi-definite matrix, e.g. GᵀG")
-    values, vectors = torch.linalg.eigh((m + m.T) / 2)
-    largest = float(values.abs().max())
-    if float(values[0]) < -_NEGATIVE * largest:
+def _root(matrix: Tensor, width: int) -> Tensor:
+    """Return G with GᵀG = M up to a scale, which changes no radius and keeps squared distances in range."""
+    if matrix.shape != (width, width):
         raise ValueError(
-            f"matrix has the eigenvalue {size * float(values[0]):.3g} but must be positive semi-definite; "
-            "give GᵀG of some G"
+            f"the matrix has shape {tuple(matrix.shape)} but samples of {width} numbers need ({width}, {width})"
         )
-    kept = values > len(m) * torch.finfo(m.dtype).eps * largest
-    kept[-1] = True  # a matrix of zeros has a root of one row
-    root: Tensor = values[kept].clamp_min(0).sqrt()[:, None] * vectors[:, kept].T
-    return root
+    return factor(matrix)[0]
 
 
 def _check_tensor(name: str, x: Any) -> None:
@@ -167,7 +148,7 @@ def _check_labels(labels: Tensor, n: int) -> None:
             f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give {n} integers from 0, one for each point"
         )
     if len(present(labels.to(torch.int64))) < 2:
-        raise ValueError("the points have one label, so no prediction can change; give two classes or more")
+        raise ValueError("all points have the same label, so no prediction can change; give two classes or more")
 
 
 def _check_box(box: Any) -> None:
@@ -184,5 +165,5 @@ def _check_inside(name: str, x: Tensor, box: tuple[float, float]) -> None:
         )
 
 
-def _whole(value: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,4 +1,7 @@
-"""Named data sets in [0, 1] and the samplers that walk through them; a set is a file of this folder with ``load``."""
+"""Named data sets with samples in [0, 1], samplers and augmentation.
+
+Each module of :mod:`holdfast.data.sets` with a function ``load`` is a data set; its name is the name of the module.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ __all__ = [
     "split_train",
 ]
 
-_ALIASES = {"imagefolder": "image-folder"}  # as torchvision writes it
+_ALIASES = {"imagefolder": "image-folder"}  # torchvision's spelling
 
 
 def _sets() -> dict[str, ModuleType]:
@@ -36,12 +39,12 @@ def _sets() -> dict[str, ModuleType]:
 
 
 def names() -> list[str]:
-    """The data sets that can be named in a recipe."""
+    """Return the names of the data sets."""
     return sorted(_sets())
 
 
 def about(name: str) -> str:
-    """The first sentence on a data set."""
+    """Return a one-line description of a data set."""
     module = import_module(f"{sets.__name__}.{name.replace('-', '_')}")
     return (module.__doc__ or "").strip().splitlines()[0]
 
@@ -49,12 +52,12 @@ def about(name: str) -> str:
 def load(
     name: str, folder: str | Path | None = None, *, valid: float | int = 0.1, seed: int = 0, verify: bool = True
 ) -> DataSet:
-    """The data set of this name, its files under ``folder`` or HOLDFAST_DATA.
+    """Load a data set by name, from files in ``folder`` or in the folder named by HOLDFAST_DATA.
 
-    Your own data: ``npz:PATH``, ``image-folder:PATH``, ``libsvm:PATH`` or ``hub:NAME@REVISION``. ``valid`` is the
-    share or number of training samples held out for validation, and ``seed`` decides which.
+    Load your own data with ``npz:PATH``, ``image-folder:PATH``, ``libsvm:PATH`` or ``hub:NAME@REVISION``. ``valid`` is
+    the fraction or number of training samples held out for validation, selected by ``seed``.
     """
-    module, place = _named(name, folder)
+    module, place = _find(name, folder)
     found: DataSet = module.load(place, valid=valid, seed=seed, verify=verify)
     return found
 
@@ -66,12 +69,12 @@ def load_test(
     samples: int | None = None,
     size: tuple[int, int] | None = None,
 ) -> EvaluationSet:
-    """The test part alone of a data set: all of it, or so many samples spread evenly over it.
+    """Load only the test set: all samples, or ``samples`` of them, evenly spaced.
 
-    Here an image folder may also be a plain folder of classes, and a .npz file may hold x_test and y_test alone.
-    ``size`` (scale, cut) fits images of any size: the shorter side is scaled, and the middle square cut out.
+    An image folder may also be a folder of classes without train and test, and a .npz file may contain only x_test and
+    y_test. ``size`` = (resize, crop) accepts images of any size: the shorter side is resized and the center is cropped.
     """
-    module, place = _named(name, folder)
+    module, place = _find(name, folder)
     scaled = {}
     if size is not None:
         scaled["size"] = size
@@ -84,10 +87,10 @@ def load_test(
     return EvaluationSet(whole.name, whole.test.spread(samples), whole.classes)
 
 
-def _named(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
-    """The reader of the data set of this name, and where its files are."""
+def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
+    """Return the module of a data set and the path of its files."""
     known = _sets()
-    kind, colon, own = name.partition(":")
+    kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
     takes = _takes(known[kind]) if kind in known else None
     if kind not in known or (colon and not takes):
@@ -95,14 +98,14 @@ def _named(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | Non
         raise ValueError(unknown(f"data set {name!r}", name, listed))
     if not colon:
         return known[kind], Path(folder).expanduser() if folder else None
-    return known[kind], _own_path(own, folder) if takes == "PATH" else Path(own)
+    return known[kind], _resolve(argument, folder) if takes == "PATH" else Path(argument)
 
 
 def _takes(module: ModuleType) -> str | None:
-    """What follows the colon in the name of a set of your own."""
+    """Return what the name of a data set takes after a colon, e.g. PATH."""
     return getattr(module, "TAKES", None)
 
 
-def _own_path(given: str, folder: str | Path | None) -> Path:
-    top, path = root(folder), Path(given).expanduser()
-    return top / path if top and (top / path).exists() else path
+def _resolve(path: str, folder: str | Path | None) -> Path:
+    top, expanded = root(folder), Path(path).expanduser()
+    return top / expanded if top and (top / expanded).exists() else expanded

@@ -1,4 +1,4 @@
-"""A data set from a torch Dataset or DataLoader of your own, read through once and kept in memory."""
+"""Data sets from torch Datasets and DataLoaders, read once and kept in memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def from_dataset(
     valid: float | int = 0.1,
     seed: int = 0,
 ) -> DataSet:
-    """The samples (x, y) of two data sets, in their order; x is a tensor or array in [0, 1] or uint8, or an image.
+    """Create a data set from two torch Datasets of pairs (x, y).
 
-    Each sample is read once: random augmentation inside your data set is frozen at that moment, and so is
-    normalization, which belongs inside the model. ``classes`` defaults to ``train.classes``, else to numbers.
+    x is a tensor or array, floating point in [0, 1] or uint8, or a PIL image. Each sample is read once: random
+    augmentation in your Dataset is applied only once, and so is normalization, which belongs inside the model.
+    ``classes`` are by default ``train.classes`` if there are any, else numbers.
     """
-    parts = {part: _stacked(part, _samples(rows)) for part, rows in (("train", train), ("test", test))}
-    return _whole(parts, classes, train, valid, seed)
+    parts = {part: _stack(part, _samples(rows)) for part, rows in (("train", train), ("test", test))}
+    return _assemble(parts, classes, train, valid, seed)
 
 
 def from_loader(
@@ -41,9 +42,9 @@ def from_loader(
     valid: float | int = 0.1,
     seed: int = 0,
 ) -> DataSet:
-    """The samples of two loaders of batches (x, y), in their order: loaders that shuffle or drop samples are refused.
+    """Create a data set from two DataLoaders of batches (x, y) that neither shuffle nor drop samples.
 
-    As with :func:`from_dataset` each sample is read once, so random augmentation is frozen at that moment.
+    As with :func:`from_dataset`, each sample is read once, so random augmentation is applied only once.
     """
     for part, loader in (("train", train), ("test", test)):
         if isinstance(loader.sampler, _RANDOM) or loader.drop_last:
@@ -51,24 +52,24 @@ def from_loader(
                 f"the {part} loader shuffles or drops its last batch, but a sample is known by its position; "
                 "give a loader with shuffle=False and drop_last=False"
             )
-    parts = {part: _stacked(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
-    return _whole(parts, classes, train.dataset, valid, seed)
+    parts = {part: _stack(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
+    return _assemble(parts, classes, train.dataset, valid, seed)
 
 
-def _whole(
+def _assemble(
     parts: dict[str, tuple[Tensor, Tensor]],
     classes: Sequence[str] | None,
     train: Dataset[Any],
     valid: float | int,
     seed: int,
 ) -> DataSet:
-    many = len(set(parts["train"][1].tolist()))  # so a gap in the labels is a label out of range
-    named = classes or getattr(train, "classes", None) or range(many)
-    return data_set("own", parts, [str(one) for one in named], valid=valid, seed=seed)
+    count = len(set(parts["train"][1].tolist()))  # a gap in the labels makes the largest label out of range
+    names = classes or getattr(train, "classes", None) or range(count)
+    return data_set("own", parts, [str(name) for name in names], valid=valid, seed=seed)
 
 
 def _samples(rows: Any) -> Iterator[Any]:
-    # by position where there is one: iterating would stop at whatever raises IndexError
+    # by position if possible: plain iteration would end silently at any IndexError
     return (rows[i] for i in range(len(rows))) if hasattr(rows, "__len__") else iter(rows)
 
 
@@ -77,7 +78,7 @@ def _unbatched(part: str, loader: Iterable[Any]) -> Iterator[Any]:
         x, y = _pair(batch, f"batch {number} of the {part} loader")
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or len(x) != len(y):
             raise ValueError(
-                f"batch {number} of the {part} loader is not a tensor x with a label for each row; collate so"
+                f"batch {number} of the {part} loader is not a tensor x with a label for each row; change its collate_fn"
             )
         yield from zip(x, y, strict=True)
 
@@ -90,7 +91,7 @@ def _pair(sample: Any, where: str) -> tuple[Any, Any]:
     return sample[0], sample[1]
 
 
-def _stacked(part: str, samples: Iterator[Any]) -> tuple[Tensor, Tensor]:
+def _stack(part: str, samples: Iterator[Any]) -> tuple[Tensor, Tensor]:
     xs: list[Tensor] = []
     ys: list[Tensor] = []
     for i, sample in enumerate(samples):
@@ -99,7 +100,9 @@ def _stacked(part: str, samples: Iterator[Any]) -> tuple[Tensor, Tensor]:
         xs.append(_tensor(x, where))
         ys.append(_label(y, where))
         if xs[-1].shape != xs[0].shape or xs[-1].dtype != xs[0].dtype:
-            raise ValueError(f"{where} is {_said(xs[-1])} but the first one is {_said(xs[0])}; give all the same")
+            raise ValueError(
+                f"{where} is {_describe(xs[-1])} but the first one is {_describe(xs[0])}; give all the same"
+            )
     if not xs:
         raise ValueError(f"the {part} set is empty; give at least one sample")
     return torch.stack(xs), torch.stack(ys)
@@ -124,5 +127,5 @@ def _label(y: Any, where: str) -> Tensor:
     raise ValueError(f"{where} has the label {str(y)[:40]} of type {type(y).__name__}; give a whole number")
 
 
-def _said(x: Tensor) -> str:
+def _describe(x: Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"

@@ -1,4 +1,4 @@
-"""Which samples a training step sees: the order of an epoch, a positive for each anchor, a pool for negatives."""
+"""Samplers for training: batches of an epoch, a positive for each anchor, and a pool of candidate negatives."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from holdfast.rng import Rng
 
 
-def _shuffled(n: int, rng: Rng, turn: int) -> Tensor:
-    return torch.randperm(n, generator=rng.fork(turn).generator())
+def _shuffled(n: int, rng: Rng, number: int) -> Tensor:
+    return torch.randperm(n, generator=rng.fork(number).generator())
 
 
 @dataclass(frozen=True)
 class Order:
-    """The batches of each epoch, a function of (seed, epoch) alone: there is no state to save."""
+    """Shuffled batches of each epoch. They depend only on (seed, epoch), so there is no state to save."""
 
     n: int
     batch: int
@@ -30,17 +30,17 @@ class Order:
 
     @property
     def steps(self) -> int:
-        """Batches in an epoch; an incomplete last one is dropped, fewer samples than a batch make one batch."""
+        """The number of batches in an epoch. An incomplete last batch is dropped, unless it is the only one."""
         return max(1, self.n // self.batch)
 
     def epoch(self, e: int) -> Tensor:
-        """Positions (steps, batch), none twice."""
+        """Return the positions of the samples of epoch ``e``, (steps, batch), without repetition."""
         return _shuffled(self.n, Rng(self.seed).fork("order"), e)[: self.steps * self.batch].reshape(self.steps, -1)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Positions to search for negatives, drawn independently of the batches; a function of (seed, step) alone."""
+    """Positions of candidate negatives, independent of the batches. They depend only on (seed, step)."""
 
     n: int
     size: int
@@ -51,18 +51,18 @@ class Pool:
             raise ValueError(f"a pool of {self.size} out of {self.n} samples was asked for; both must be at least 1")
 
     def draw(self, step: int) -> Tensor:
-        """The next ``size`` positions of a walk through all samples, reshuffled when they are used up."""
+        """Return ``size`` positions; successive steps go through all samples before shuffling again."""
         size = min(self.size, self.n)
-        walk, place = divmod(step, self.n // size)
-        # shuffles anew at every step: 0.5 ms for 60000 samples, and nothing to save
-        return _shuffled(self.n, Rng(self.seed).fork("pool"), walk)[place * size : (place + 1) * size]
+        cycle, block = divmod(step, self.n // size)
+        # the shuffle is repeated in every step: 0.5 ms for 60000 samples, and no state to save
+        return _shuffled(self.n, Rng(self.seed).fork("pool"), cycle)[block * size : (block + 1) * size]
 
 
 class Positives:
-    """Another sample of the same class for each anchor: the class-wise queue of TLA (Mao et al. 2019).
+    """Sample a positive, another sample of the same class, for each anchor, by TLA's class-wise queue (Mao et al. 2019).
 
-    Each class is walked through in random order without repetition; when any class is used up all classes are
-    shuffled anew, as the authors' code does. An anchor is never its own positive unless it is alone in its class.
+    Each class is traversed in random order without repetition. When one class is exhausted, all classes are shuffled
+    again, as in the authors' code. An anchor is its own positive only if its class has no other sample.
     """
 
     def __init__(self, y: Tensor, seed: int) -> None:
@@ -78,22 +78,22 @@ class Positives:
         self._turn, self._order, self._next = turn, by_class, self._first[:-1]
 
     def draw(self, y: Tensor, anchor: Tensor) -> Tensor:
-        """A position for each label; ``anchor`` holds the positions, in the same split, that must not be drawn."""
+        """Draw a position for each label; ``anchor`` holds the positions, in the same split, of the anchors."""
         return torch.tensor([self._one(*pair) for pair in zip(y.tolist(), anchor.tolist(), strict=True)]).long()
 
     def _one(self, label: int, anchor: int) -> int:
         if not (0 <= label < len(self._size) and self._size[label]):
             raise ValueError(f"a positive of class {label} was asked for but the split has no sample of it")
         if self._order[self._next[label]] == anchor and self._size[label] > 1:
-            self._pass_over(label)
+            self._skip_anchor(label)
         drawn = self._order[self._next[label]]
         self._next[label] += 1
         if self._next[label] == self._first[label + 1]:
             self._shuffle(self._turn + 1)
         return drawn
 
-    def _pass_over(self, label: int) -> None:
-        # the anchor waits one place; if it is the last of the round nobody else is left, so the round ends
+    def _skip_anchor(self, label: int) -> None:
+        # swap the anchor with the next sample; if it is the last one, shuffle all classes first
         anchor = self._order[self._next[label]]
         if self._next[label] + 1 == self._first[label + 1]:
             self._shuffle(self._turn + 1)
@@ -102,11 +102,11 @@ class Positives:
             self._order[here], self._order[here + 1] = self._order[here + 1], anchor
 
     def state(self) -> dict[str, Tensor | int]:
-        """All that a resumed run needs to go on as if never stopped."""
+        """Return the state, from which a resumed run continues identically."""
         return {"turn": self._turn, "order": torch.tensor(self._order), "next": torch.tensor(self._next)}
 
     def restore(self, state: Mapping[str, Tensor | int]) -> None:
-        """Go on from a ``state()`` of the same split."""
+        """Restore the result of :meth:`state` for the same split."""
         order, following, turn = (torch.as_tensor(state.get(name, -1)) for name in ("order", "next", "turn"))
         if not (turn.ndim == 0 and turn >= 0 and self._fits(order, following)):
             raise ValueError("this state of the positives belongs to another split; start the run anew")

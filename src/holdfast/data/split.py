@@ -1,4 +1,4 @@
-"""Samples held in memory: one part of a data set, the data set, and the cut between training and validation."""
+"""Data sets held in memory, their parts, their validation and the split of training and validation samples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from holdfast.rng import Rng
 class Split:
     """One part of a data set: x (n, *shape), y (n,) and the positions of its samples in the published file.
 
-    x is floating in [0, 1], or uint8 from 0 to 255, which keeps large sets small and is divided by 255 when batched.
-    The test part of a tabular set may leave [0, 1].
+    x is floating point in [0, 1], or uint8 from 0 to 255, which takes a quarter of the memory and is divided by 255 in
+    :meth:`batch`. The test part of a tabular data set may exceed [0, 1].
     """
 
     x: Tensor
@@ -37,22 +37,22 @@ class Split:
         return Batch(x, self.y[which].to(device), self.index[which].to(device))
 
     def take(self, which: Tensor) -> Split:
-        """The samples at these positions as a split of their own; they keep their index."""
+        """Return a split of the samples at these positions; they keep their ``index``."""
         return Split(self.x[which], self.y[which], self.index[which])
 
-    def spread(self, many: int | None) -> Split:
-        """So many samples spread evenly over the split, or all of them."""
-        return self if many is None or many >= len(self) else self.take(spread(len(self), many))
+    def spread(self, count: int | None) -> Split:
+        """Return ``count`` evenly spaced samples, or all if it is None."""
+        return self if count is None or count >= len(self) else self.take(spread(len(self), count))
 
 
-def spread(n: int, many: int | None) -> Tensor:
-    """So many positions of n, or all of them, spread evenly: MNIST's first half is not like its second."""
-    kept = n if many is None else min(n, many)
+def spread(n: int, count: int | None) -> Tensor:
+    """Return ``count`` evenly spaced positions of n, or all: the first samples of MNIST are not representative."""
+    kept = n if count is None else min(n, count)
     return torch.arange(kept) * n // max(kept, 1)
 
 
 def digest_of(*values: Tensor) -> str:
-    """SHA-256 of tensors, their types and their shapes."""
+    """Return the SHA-256 of tensors, including their types and shapes."""
     digest = sha256()
     for tensor in values:
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -62,7 +62,7 @@ def digest_of(*values: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A named data set; the test part never selects anything."""
+    """A named data set with training, validation and test samples."""
 
     name: str
     train: Split
@@ -89,14 +89,14 @@ class DataSet:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all samples, those that select a model too: results made from other bytes are stale."""
+        """The SHA-256 of all samples, which identifies the data that a result was computed from."""
         parts = (self.test, self.train, self.valid)
         return digest_of(*(values for part in parts for values in (part.x, part.y)))
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSet:
-    """Test samples without training samples, for a model that is there already; ``classes`` None: not known."""
+    """Test samples without training samples, to evaluate an existing model; ``classes`` is None if unknown."""
 
     name: str
     test: Split
@@ -104,14 +104,14 @@ class EvaluationSet:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the samples and their positions."""
+        """The SHA-256 of the samples and their positions."""
         return digest_of(self.test.x, self.test.y, self.test.index)
 
 
 def checked(x: Tensor, y: Tensor, *, classes: int, part: str, bounded: bool = True) -> Split:
-    """A split of these samples, numbered as given; a ValueError says in one sentence why they cannot be one.
+    """Validate samples and labels and return them as a split; raise ValueError if they are invalid.
 
-    ``bounded`` False lets x leave [0, 1], as tabular test samples do that lie beyond the training range.
+    ``bounded=False`` allows x to exceed [0, 1], as tabular test samples outside the training range do.
     """
     for problem in _problems(x, y, classes, bounded):
         raise ValueError(f"the {part} set {problem}")
@@ -119,7 +119,7 @@ def checked(x: Tensor, y: Tensor, *, classes: int, part: str, bounded: bool = Tr
 
 
 def _problems(x: Tensor, y: Tensor, classes: int, bounded: bool) -> Iterator[str]:
-    # lazy: each check may rely on those before it
+    # a generator: each check relies on the earlier ones
     if x.ndim < 2 or y.ndim != 1:
         yield (
             f"has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}; give x as (n, ...) and y as (n,) labels"
@@ -136,8 +136,8 @@ def _pixel_problems(x: Tensor, bounded: bool) -> Iterator[str]:
     if x.dtype == torch.uint8:
         return
     if not x.is_floating_point():
-        yield f"has x of type {_plain(x)}; give uint8 from 0 to 255 or floating point in [0, 1]"
-    low, high = (bound.float() for bound in x.aminmax())  # float32 is what models see; NaN passes through aminmax
+        yield f"has x of type {_type_name(x)}; give uint8 from 0 to 255 or floating point in [0, 1]"
+    low, high = (bound.float() for bound in x.aminmax())  # models get float32; aminmax propagates NaN
     if not (low.isfinite() and high.isfinite()):
         yield f"holds {int((~x.isfinite()).sum())} values of x that are NaN or infinite; repair or remove them"
     if bounded and (low < 0 or high > 1):
@@ -149,7 +149,7 @@ def _pixel_problems(x: Tensor, bounded: bool) -> Iterator[str]:
 
 def _label_problems(y: Tensor, classes: int) -> Iterator[str]:
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        yield f"has labels of type {_plain(y)}; give integers"
+        yield f"has labels of type {_type_name(y)}; give integers"
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         yield (
@@ -158,31 +158,34 @@ def _label_problems(y: Tensor, classes: int) -> Iterator[str]:
         )
 
 
-def _plain(values: Tensor) -> str:
+def _type_name(values: Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
 
 
 def split_train(full: Split, share: float | int, seed: int) -> tuple[Split, Split]:
-    """Train and validation: a share (float) or a number (int) of samples held out, each class in proportion.
+    """Split into training and validation samples, stratified by class.
 
-    The seed alone decides who is held out; both parts keep the order of the file, and every class stays in train.
+    ``share`` is the fraction (float) or number (int) of validation samples, and the seed alone selects them. Both parts
+    keep the order of the samples, and every class keeps at least one training sample.
     """
     counts = full.y.bincount()
-    # our own numbers, sorted: torch.randperm may change between releases and so move samples between parts
+    # not torch.randperm, whose results may change between releases
     order = Rng(seed).fork("validation").uniform(torch.empty(len(full), dtype=torch.float64)).argsort(stable=True)
     held = torch.zeros(len(full), dtype=torch.bool)
-    for label, many in enumerate(_apportion(counts.tolist(), _number(share, counts))):
-        held[order[full.y[order] == label][:many]] = True
+    for label, number in enumerate(_apportion(counts.tolist(), _number(share, counts))):
+        held[order[full.y[order] == label][:number]] = True
     return full.take((~held).nonzero()[:, 0]), full.take(held.nonzero()[:, 0])
 
 
 def data_set(
     name: str, parts: Mapping[str, tuple[Tensor, Tensor]], classes: Sequence[str], *, valid: float | int, seed: int
 ) -> DataSet:
-    """The x and y of the parts train, test and, where given, valid, checked; else validation is held out of train."""
+    """Validate the parts train, test and optionally valid; without valid, hold validation samples out of train."""
     splits = {part: checked(x, y, classes=len(classes), part=f"{name} {part}") for part, (x, y) in parts.items()}
-    train, held = (splits["train"], splits["valid"]) if "valid" in splits else split_train(splits["train"], valid, seed)
-    return DataSet(name, train, held, splits["test"], tuple(classes))
+    train, validation = (
+        (splits["train"], splits["valid"]) if "valid" in splits else split_train(splits["train"], valid, seed)
+    )
+    return DataSet(name, train, validation, splits["test"], tuple(classes))
 
 
 def _number(share: float | int, counts: Tensor) -> int:
@@ -198,7 +201,7 @@ def _number(share: float | int, counts: Tensor) -> int:
 
 def _apportion(counts: list[int], total: int) -> list[int]:
     n = sum(counts)
-    taken = [total * count // n for count in counts]  # below count, as total < n
+    taken = [total * count // n for count in counts]  # less than count, because total < n
     by_remainder = sorted(range(len(counts)), key=lambda label: (-(total * counts[label] % n), label))
     for label in cycle(by_remainder):
         if sum(taken) == total:

@@ -1,4 +1,4 @@
-"""Mahalanobis metrics as scikit-learn estimators: numpy in and out, torch inside."""
+"""Metric learners and a K-nearest-neighbor classifier as scikit-learn estimators, computed with torch."""
 
 from holdfast.learners.arml import ARML
 from holdfast.learners.euclidean import Euclidean

@@ -1,8 +1,7 @@
-"""What all learners share: a linear map, the metric that it defines, and the samples they accept."""
+"""The estimator that all metric learners extend, and the validation of their inputs and parameters."""
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan
@@ -19,23 +18,25 @@ from torch import Tensor
 Array = np.ndarray[Any, np.dtype[Any]]
 Progress = Callable[[int, float], None]
 
-_LARGEST, _LEAST = 1e15, 1e-15  # learners compute squared distances in float32, which spans 1e-38 to 1e38
-KNOWN = "a learner such as ARML(), a positive semi-definite matrix, or None for Euclidean"
+_LARGEST, _LEAST = 1e15, 1e-15  # learners compute squared distances in float32, whose range is 1e-38 to 1e38
 
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """The Mahalanobis distance of two points, ||L(u - v)||; scikit-learn's neighbors take it as their ``metric``."""
+    """The Mahalanobis distance ||L (u - v)||, usable as the ``metric`` of scikit-learn's neighbors estimators."""
 
     components: Array
 
     def __call__(self, u: Array, v: Array) -> float:
-        """The distance, not squared."""
+        """Return the distance of two points."""
         return float(np.linalg.norm(self.components @ (np.asarray(u) - np.asarray(v))))
 
 
 class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear map ``components_`` whose Euclidean distance is the metric: M = components_.T @ components_."""
+    """A metric learner: ``components_`` maps points so that Euclidean distances are the learned ones.
+
+    The Mahalanobis matrix is M = components_.T @ components_.
+    """
 
     components_: Array
 
@@ -44,19 +45,19 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return len(self.components_)
 
     def transform(self, X: Array) -> Array:  # noqa: N803
-        """The points where their Euclidean distance is the learned one, (n, n_components)."""
+        """Map points to (n, n_components) points whose Euclidean distances are the learned distances."""
         check_is_fitted(self)
         points: Array = finite(validate_data(self, X, dtype=np.float64, ensure_all_finite=False, reset=False))
         return points @ self.components_.T
 
     def get_metric(self) -> Metric:
-        """The distance of two points as a function."""
+        """Return the learned distance as a function of two points."""
         check_is_fitted(self)
         return Metric(self.components_)
 
 
 class Supervised(Learner):
-    """A learner that needs labels."""
+    """A metric learner that needs labels."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -65,14 +66,14 @@ class Supervised(Learner):
 
 
 def finite(points: Array) -> Array:
-    """The points, or one sentence if some are no numbers."""
+    """Return the points; raise ValueError if they contain NaN or infinite values."""
     if not np.isfinite(points).all():
         raise ValueError("X contains NaN or inf; remove or fill in such values first")
     return points
 
 
-def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array, Array]:
-    """Points in float64, labels numbered from 0, and the classes; refused when there is nothing to tell apart."""
+def check_labeled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array, Array]:
+    """Validate points and labels; return points in float64, labels numbered from 0, and the classes."""
     points, y = validate_data(learner, points, y, dtype=np.float64, ensure_all_finite=False)
     check_classification_targets(y)
     classes, labels = np.unique(y, return_inverse=True)
@@ -87,22 +88,22 @@ def labelled(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array,
     return points, labels, classes
 
 
-def paired(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array, Array]:
-    """As :func:`labelled`, and refused where no class has two points, which a metric could bring together."""
-    points, labels, classes = labelled(learner, points, y)
+def check_pairs(learner: BaseEstimator, points: Any, y: Any) -> tuple[Array, Array, Array]:
+    """Validate as :func:`check_labeled` does, and raise ValueError if no class has two points."""
+    points, labels, classes = check_labeled(learner, points, y)
     if np.bincount(labels).max() < 2:
         name = type(learner).__name__
         raise ValueError(f"every class has one point, but {name} needs pairs of one class; add points")
     return points, labels, classes
 
 
-def centred(points: Array) -> Tensor:
-    """The points in float32 around their mean: no metric sees where they lie, but float32 does."""
+def centered(points: Array) -> Tensor:
+    """Return the points minus their mean in float32: distances do not change, and float32 represents them better."""
     return torch.from_numpy((points - points.mean(0)).astype(np.float32))
 
 
-def chosen_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name; a GPU where there is one when no name is given. One that cannot compute is refused."""
+def choose_device(name: str | torch.device | None) -> torch.device:
+    """Return the named device, by default a GPU if there is one; raise ValueError if it has no float64."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name is None else name)
         torch.zeros(1, dtype=torch.float64, device=device).item()
@@ -113,53 +114,26 @@ def chosen_device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-def whole(**given: Any) -> None:
-    """Refuse the first parameter that is not a whole number of one or more."""
-    for name, value in given.items():
+def check_positive_int(**parameters: Any) -> None:
+    """Raise ValueError for the first parameter that is not a whole number of at least one."""
+    for name, value in parameters.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
             raise ValueError(f"{name} is {value!r} but must be a whole number, 1 or more")
 
 
-def positive(**given: Any) -> None:
-    """Refuse the first parameter that is not a positive number."""
-    for name, value in given.items():
-        if not (number(value) and value > 0):
+def check_positive(**parameters: Any) -> None:
+    """Raise ValueError for the first parameter that is not a positive number."""
+    for name, value in parameters.items():
+        if not (is_number(value) and value > 0):
             raise ValueError(f"{name} is {value!r} but must be a positive number")
 
 
-def tolerance(tol: Any) -> None:
-    """Refuse a tolerance that is no number; a negative one is never met, so that all iterations are run."""
-    if not number(tol) or isnan(tol):
+def check_tolerance(tol: Any) -> None:
+    """Raise ValueError if a tolerance is not a number. A negative one is allowed: all iterations are then run."""
+    if not is_number(tol) or isnan(tol):
         raise ValueError(f"tol is {tol!r} but must be a number")
 
 
-def number(value: Any) -> bool:
-    """Whether a parameter is a real number; a switch is none."""
+def is_number(value: Any) -> bool:
+    """Return whether a parameter is a real number, and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def factor(matrix: Any) -> Array:
-    """L with L.T @ L = matrix, (d, d); one sentence if the matrix is no metric."""
-    try:
-        matrix = np.asarray(matrix, dtype=None if np.iscomplexobj(matrix) else np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        given = " ".join(reprlib.repr(matrix).split())
-        raise ValueError(f"metric is {given} but must be {KNOWN}") from error
-    if np.iscomplexobj(matrix):
-        raise ValueError("the matrix holds complex numbers but a metric needs real ones")
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"the matrix has shape {matrix.shape} but a metric needs a square one")
-    if not np.isfinite(matrix).all():
-        raise ValueError("the matrix contains NaN or inf")
-    size = np.abs(matrix).max(initial=0.0)
-    if size and not 1e-120 < size < 1e120:
-        raise ValueError(f"the matrix reaches {size:.3g}; scale it to a size near 1, which changes no neighbor")
-    if np.abs(matrix - matrix.T).max(initial=0.0) > 1e-8 * size:
-        raise ValueError("the matrix is not symmetric; a metric needs M = M.T")
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    if values.min(initial=0.0) < -1e-8 * size * len(matrix):
-        raise ValueError(
-            f"the matrix has the eigenvalue {values.min():.3g} but a metric must be positive semi-definite"
-        )
-    root: Array = np.sqrt(values.clip(0))[:, None] * vectors.T
-    return root

@@ -1,4 +1,4 @@
-"""Adversarial robust metric learning: the metric whose triplets are hardest to overturn (Wang et al. 2020)."""
+"""Adversarial robust metric learning (Wang et al. 2020)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from holdfast.learners._metric import (
     Array,
     Progress,
     Supervised,
-    centred,
-    chosen_device,
-    paired,
-    positive,
-    tolerance,
-    whole,
+    centered,
+    check_pairs,
+    check_positive,
+    check_positive_int,
+    check_tolerance,
+    choose_device,
 )
 from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
 
-_WINDOW = 20  # iterations whose mean loss is compared: every iteration draws other triplets
-_ROWS = 1 << 13  # triplets whose gradient is taken at once
+_WINDOW = 20  # iterations averaged before losses are compared, because every iteration draws new triplets
+_ROWS = 1 << 13  # triplets per backward pass
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "negative": torch.neg,
@@ -38,16 +38,16 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class ARML(Supervised):
-    """The Mahalanobis metric that maximizes how far triplets can be perturbed (Wang et al., NeurIPS 2020).
+    """The Mahalanobis metric that maximizes the robust radius of triplets (Wang et al., NeurIPS 2020).
 
-    In every iteration each point meets one of its ``n_neighbors`` nearest points of its class and one of its nearest
-    of other classes, and Adam descends the mean ``loss`` of the triplets' signed radii: "negative" as in the paper,
-    "hinge", "exponential", "logistic", or any non-increasing function of a tensor. The nearest are searched under the
-    current metric, anew every ``refresh`` iterations; the paper's code refreshes in each of 1000 iterations.
+    Every iteration draws a triplet for each point: one of its ``n_neighbors`` nearest points of the same class and one
+    of its nearest of other classes. Adam minimizes the mean ``loss`` of the signed radii of the triplets: "negative" as
+    in the paper, "hinge", "exponential", "logistic", or any non-increasing function of a tensor. Neighbors are searched
+    under the current metric every ``refresh`` iterations; the paper's code does so in each of its 1000 iterations.
 
-    Fitting stops when the mean loss of 20 iterations is no longer below that of the 20 before by more than ``tol`` of
-    it; ``tol=None`` runs ``max_iter`` iterations. ``progress`` is called with the iteration and its loss. ``device``
-    None is a GPU where there is one.
+    Fitting stops when the mean loss of 20 iterations improves on that of the 20 before by no more than ``tol``,
+    relative; ``tol=None`` runs ``max_iter`` iterations. ``progress`` is called with the iteration and its loss.
+    ``device`` is by default a GPU if there is one.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class ARML(Supervised):
         self.progress = progress
 
     def fit(self, X: Array, y: Any) -> ARML:  # noqa: N803
-        """Learn the metric from points and their labels."""
-        whole(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
-        positive(learning_rate=self.learning_rate)
+        """Learn the metric from labeled points."""
+        check_positive_int(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
+        check_positive(learning_rate=self.learning_rate)
         if self.tol is not None:
-            tolerance(self.tol)
-        loss, device = _named(self.loss), chosen_device(self.device)
-        points, labels, _ = paired(self, X, y)
+            check_tolerance(self.tol)
+        loss, device = _loss_function(self.loss), choose_device(self.device)
+        points, labels, _ = check_pairs(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
-        x = centred(points)[classes.order].to(device)
+        x = centered(points)[classes.order].to(device)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
         self.components_ = self._descend(x, classes, loss, generator).double().cpu().numpy()
         if not np.isfinite(self.components_).all():
@@ -99,12 +99,12 @@ class ARML(Supervised):
             if len(losses) % self.refresh == 0:
                 near = Neighborhoods(x @ components.T, classes, self.n_neighbors)
             value, gradient = _mean_loss(x, components, loss, *near.draw(generator))
-            components.grad = components @ (gradient + gradient.T)  # of M = G'G
+            components.grad = components @ (gradient + gradient.T)  # chain rule for M = GᵀG
             optimizer.step()
             losses.append(value)
             if self.progress is not None:
                 self.progress(len(losses), value)
-            if self.tol is not None and _settled(losses, self.tol):
+            if self.tol is not None and _converged(losses, self.tol):
                 break
         else:
             if self.tol is not None:
@@ -117,7 +117,7 @@ class ARML(Supervised):
         return components
 
 
-def _named(loss: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _loss_function(loss: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     if callable(loss):
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:
@@ -128,7 +128,7 @@ def _named(loss: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
 def _mean_loss(
     x: Tensor, components: Tensor, loss: Callable[[Tensor], Tensor], *triplets: Tensor
 ) -> tuple[float, Tensor]:
-    """The mean loss of triplets, three index tensors, and its gradient by M."""
+    """Return the mean loss of the triplets, given as three index tensors, and its gradient with respect to M."""
     metric = (components.T @ components).requires_grad_()
     total = 0.0
     for i, plus, minus in zip(*(torch.split(index, _ROWS) for index in triplets), strict=True):
@@ -139,7 +139,7 @@ def _mean_loss(
     return total, metric.grad
 
 
-def _settled(losses: list[float], tol: float) -> bool:
+def _converged(losses: list[float], tol: float) -> bool:
     if len(losses) % _WINDOW or len(losses) < 2 * _WINDOW:
         return False
     before, now = np.mean(losses[-2 * _WINDOW : -_WINDOW]), np.mean(losses[-_WINDOW:])

@@ -1,4 +1,4 @@
-"""The Euclidean metric: the baseline that a learned one must beat."""
+"""The Euclidean metric, a baseline for learned metrics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.learners._metric import Array, Learner, finite
 
 
 class Euclidean(Learner):
-    """The identity as a learner, so that it can stand wherever a learned metric does."""
+    """The Euclidean metric with the interface of a learner: ``components_`` is the identity."""
 
     def fit(self, X: Array, y: Any = None) -> Euclidean:  # noqa: N803
-        """Learn nothing but the number of features."""
+        """Validate the points and store the number of features."""
         points = finite(validate_data(self, X, dtype=np.float64, ensure_all_finite=False))
         self.components_ = np.eye(points.shape[1])
         return self

@@ -15,25 +15,24 @@ from holdfast.learners._metric import (
     Array,
     Progress,
     Supervised,
-    chosen_device,
-    factor,
-    number,
-    paired,
-    positive,
-    tolerance,
-    whole,
+    check_pairs,
+    check_positive,
+    check_positive_int,
+    check_tolerance,
+    choose_device,
+    is_number,
 )
 
-_BLOCK = 32  # constraints projected between two updates of the matrix; 24 to 48 are as fast for 16 and 256 features
-_SAMPLE = 100_000  # pairs whose distances give the bounds
+_BLOCK = 32  # constraints between two updates of the matrix; from 24 to 48 equally fast with 16 and 256 features
+_SAMPLE = 100_000  # pairs of points whose distances determine the default bounds
 
 
 class ITML(Supervised):
-    """The metric nearest to the Euclidean one in LogDet divergence that keeps pairs near or apart (ICML 2007).
+    """The metric nearest to the Euclidean one in LogDet divergence that satisfies pairwise constraints (ICML 2007).
 
-    ``n_constraints`` random pairs of one class (20 times the squared number of classes when None) are to lie nearer
-    than ``bounds[0]`` in squared distance and as many pairs of two classes farther than ``bounds[1]``; without bounds
-    these are the 5th and 95th percentile of the squared distances of random pairs. ``gamma`` weighs the slack.
+    ``n_constraints`` random pairs of the same class (by default 20 times the squared number of classes) should have a
+    squared distance below ``bounds[0]``, and as many pairs of different classes one above ``bounds[1]``. The default
+    bounds are the 5th and 95th percentile of the squared distances of random pairs. ``gamma`` weighs violations.
     Fitting stops when the multipliers change by less than ``tol`` relative to their length.
     """
 
@@ -59,31 +58,31 @@ class ITML(Supervised):
         self.progress = progress
 
     def fit(self, X: Array, y: Any) -> ITML:  # noqa: N803
-        """Learn the metric from points and their labels."""
-        positive(gamma=self.gamma)
-        whole(max_iter=self.max_iter)
-        tolerance(self.tol)
+        """Learn the metric from labeled points."""
+        check_positive(gamma=self.gamma)
+        check_positive_int(max_iter=self.max_iter)
+        check_tolerance(self.tol)
         if self.n_constraints is not None:
-            whole(n_constraints=self.n_constraints)
-        device = chosen_device(self.device)
-        points, labels, classes = paired(self, X, y)
+            check_positive_int(n_constraints=self.n_constraints)
+        device = choose_device(self.device)
+        points, labels, classes = check_pairs(self, X, y)
         random = check_random_state(self.random_state)
-        many = self.n_constraints if self.n_constraints is not None else 20 * len(classes) ** 2
-        near, apart = same_class(labels, many, random), other_class(labels, many, random)
+        count = self.n_constraints if self.n_constraints is not None else 20 * len(classes) ** 2
+        near, apart = same_class(labels, count, random), other_class(labels, count, random)
         self.bounds_ = self._bounds(points, random)
         differences = np.concatenate([points[a] - points[b] for a, b in (near, apart)])
-        sign = np.repeat([1.0, -1.0], many)
-        moved = (differences**2).sum(1) > 0  # equal points stay equal under every metric
+        sign = np.repeat([1.0, -1.0], count)
+        distinct = (differences**2).sum(1) > 0  # the distance of equal points is zero under every metric
         projections = Projections(
-            torch.from_numpy(differences[moved]).to(device), sign[moved], self.bounds_, self.gamma
+            torch.from_numpy(differences[distinct]).to(device), sign[distinct], self.bounds_, self.gamma
         )
         self._converge(projections)
-        self.components_ = factor(projections.matrix.cpu().numpy())
+        self.components_ = _square_root(projections.matrix.cpu().numpy())
         return self
 
     def _bounds(self, points: Array, random: np.random.RandomState) -> tuple[float, float]:
         if self.bounds is not None:
-            low, high = _ascending(self.bounds)
+            low, high = _check_bounds(self.bounds)
         else:
             a, b = random.randint(len(points), size=(2, _SAMPLE))
             steps = np.array_split(np.arange(_SAMPLE)[a != b], 50)
@@ -111,11 +110,11 @@ class ITML(Supervised):
 
 
 class Projections:
-    """The matrix and the multipliers while constraints on v'Av are met one after another.
+    """Cyclic Bregman projections: the matrix A and the multipliers of the constraints on vᵀAv.
 
-    A constraint's projection is a rank-one update of the matrix (Algorithm 1 of the paper). Only products with the
-    other differences of its block are needed before the block ends, so the matrix is updated once for each block with
-    what is exactly the same result: matrix products in place of thousands of outer products.
+    Projecting onto a constraint is a rank-one update of the matrix (Algorithm 1 of the paper). Within a block of
+    constraints only the products vᵀAv' of its differences are updated; the matrix itself is updated once per block.
+    The result is the same, with matrix products instead of thousands of outer products.
     """
 
     def __init__(self, differences: Tensor, sign: Array, bounds: tuple[float, float], gamma: float) -> None:
@@ -129,26 +128,26 @@ class Projections:
         for start in range(0, len(self.sign), _BLOCK):
             v = self.differences[start : start + _BLOCK]
             images = v @ self.matrix
-            weights, scales = self._inside((images @ v.T).cpu().numpy(), start)
-            moved = images.T @ torch.from_numpy(weights).to(v)
-            self.matrix += (moved * torch.from_numpy(scales).to(v)) @ moved.T
+            weights, scales = self._project_block((images @ v.T).cpu().numpy(), start)
+            combined = images.T @ torch.from_numpy(weights).to(v)
+            self.matrix += (combined * torch.from_numpy(scales).to(v)) @ combined.T
 
-    def _inside(self, products: Array, start: int) -> tuple[Array, Array]:
-        """The rank-one updates of a block: combinations of the images of its differences, and their factors."""
+    def _project_block(self, products: Array, start: int) -> tuple[Array, Array]:
+        """Return the rank-one updates of a block: their vectors as combinations of the images Av, and their scales."""
         n = len(products)
-        both = np.concatenate([products, np.eye(n)])  # products under the current matrix; images as combinations
+        both = np.concatenate([products, np.eye(n)])  # vᵀAv' and the coefficients of the images
         weights, scales = np.zeros((n, n)), np.zeros(n)
         for i in range(n):
             scale = self._project(start + i, both.item(i, i))
             if scale:
                 weights[:, i], scales[i] = both[n:, i], scale
-                needed = both[i + 1 : n + i + 1]  # products with later ones; images so far combine no later ones
+                needed = both[i + 1 : n + i + 1]  # the other entries are zero or not used again
                 needed[:, i + 1 :] += needed[:, i, None] * (scale * both[i, i + 1 :])
         return weights, scales
 
     def _project(self, i: int, distance: float) -> float:
-        """Meet constraint i, whose difference has this squared length: the factor of the rank-one update."""
-        # plain floats: numpy's cost several times as much, and this runs for every constraint in every iteration
+        """Project onto constraint i, given its squared distance; return the scale of the rank-one update."""
+        # Python floats: numpy scalars are several times slower, and this runs for every constraint in every iteration
         sign, slack, multiplier = self.sign.item(i), self.slack.item(i), self.multipliers.item(i)
         alpha = min(multiplier, sign * self.gamma / (self.gamma + 1) * (1 / distance - 1 / slack))
         if alpha == 0:
@@ -158,32 +157,39 @@ class Projections:
         return float(sign * alpha / (1 - sign * alpha * distance))
 
 
-def _ascending(bounds: Any) -> tuple[float, float]:
-    known = isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(number, bounds))
-    if not known or not 0 <= bounds[0] <= bounds[1]:
+def _check_bounds(bounds: Any) -> tuple[float, float]:
+    two_numbers = isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(is_number, bounds))
+    if not two_numbers or not 0 <= bounds[0] <= bounds[1]:
         raise ValueError(f"bounds are {bounds!r} but must be two ascending squared distances")
     return bounds[0], bounds[1]
 
 
-def same_class(labels: Array, many: int, random: np.random.RandomState) -> tuple[Array, Array]:
-    """Random pairs of different points of one class: a point whose class has another, then one of the others."""
-    order = np.argsort(labels, kind="stable")
-    counts = np.bincount(labels)
-    starts = np.cumsum(counts) - counts
-    first = random.choice(np.flatnonzero(counts[labels] > 1), many)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    label = labels[first]
-    step = 1 + (random.random_sample(many) * (counts[label] - 1)).astype(int)
-    return first, order[starts[label] + (place[first] - starts[label] + step) % counts[label]]
+def _square_root(matrix: Array) -> Array:
+    # positive definite by construction, so only rounding errors can make an eigenvalue negative
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    root: Array = np.sqrt(values.clip(0))[:, None] * vectors.T
+    return root
 
 
-def other_class(labels: Array, many: int, random: np.random.RandomState) -> tuple[Array, Array]:
-    """Random pairs of points of different classes: any point, then one of the points outside its class."""
+def same_class(labels: Array, count: int, random: np.random.RandomState) -> tuple[Array, Array]:
+    """Draw random pairs of different points of the same class; return the indices of both."""
     order = np.argsort(labels, kind="stable")
-    counts = np.bincount(labels)
-    starts = np.cumsum(counts) - counts
-    first = random.randint(len(labels), size=many)
+    sizes = np.bincount(labels)
+    starts = np.cumsum(sizes) - sizes
+    first = random.choice(np.flatnonzero(sizes[labels] > 1), count)
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
     label = labels[first]
-    step = (random.random_sample(many) * (len(labels) - counts[label])).astype(int)
-    return first, order[(starts[label] + counts[label] + step) % len(labels)]
+    step = 1 + (random.random_sample(count) * (sizes[label] - 1)).astype(int)
+    return first, order[starts[label] + (position[first] - starts[label] + step) % sizes[label]]
+
+
+def other_class(labels: Array, count: int, random: np.random.RandomState) -> tuple[Array, Array]:
+    """Draw random pairs of points of different classes; return the indices of both."""
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    starts = np.cumsum(sizes) - sizes
+    first = random.randint(len(labels), size=count)
+    label = labels[first]
+    step = (random.random_sample(count) * (len(labels) - sizes[label])).astype(int)
+    return first, order[(starts[label] + sizes[label] + step) % len(labels)]

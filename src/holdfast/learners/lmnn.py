@@ -1,4 +1,4 @@
-"""Large margin nearest neighbors: targets pulled near, impostors pushed out (Weinberger, Blitzer and Saul 2006)."""
+"""Large margin nearest neighbors (Weinberger, Blitzer and Saul 2006)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from holdfast.learners._metric import (
     Array,
     Progress,
     Supervised,
-    centred,
-    chosen_device,
-    number,
-    paired,
-    tolerance,
-    whole,
+    centered,
+    check_pairs,
+    check_positive_int,
+    check_tolerance,
+    choose_device,
+    is_number,
 )
 from holdfast.learners._triplets import Classes
 from holdfast.neighbors import neighbors
 
-_ROUND = 10  # iterations at most between two searches for impostors
-_WIDER = 1.001  # impostors are searched in float32, and a little beyond the margin for its rounding
-_LEAST = 1e-3  # share of a round's way that is still tried
-_PAIRS = 1 << 15  # pairs whose differences are held at once
+_ROUND = 10  # largest number of iterations between two searches for impostors
+_WIDER = 1.001  # factor on the margin in the search for impostors, for the rounding errors of float32
+_SMALLEST_STEP = 1e-3  # fraction of a round's step below which backtracking gives up
+_PAIRS = 1 << 15  # pairs whose differences are computed at once
 
 
 class LMNN(Supervised):
-    """The metric that keeps a point's nearest of its class nearer, by a margin of one, than any other (NIPS 2005).
+    """The metric that keeps target neighbors nearer than points of other classes by a margin of one (NIPS 2005).
 
-    It minimizes ``pull`` times the squared distances to the ``n_neighbors`` targets plus 1 - ``pull`` times the
-    hinges of all (point, target, impostor), over the map itself and by L-BFGS. Between two searches, ten iterations
-    apart, only found impostors count; of each point the ``max_impostors`` nearest push, which bounds the memory.
-    Fitting stops when ten iterations lower the objective by less than ``tol`` of it.
+    L-BFGS minimizes, over the linear map, ``pull`` times the squared distances to the ``n_neighbors`` targets (the
+    nearest points of the same class) plus 1 - ``pull`` times the hinge losses of all (point, target, impostor). The
+    impostors are searched every ten iterations and kept in between; only the ``max_impostors`` nearest of each point
+    count, which bounds the memory. Fitting stops when ten iterations reduce the objective by less than ``tol``,
+    relative.
     """
 
     def __init__(
@@ -61,31 +62,31 @@ class LMNN(Supervised):
         self.progress = progress
 
     def fit(self, X: Array, y: Any) -> LMNN:  # noqa: N803
-        """Learn the metric from points and their labels."""
-        whole(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
-        tolerance(self.tol)
-        if not (number(self.pull) and 0 < self.pull < 1):
+        """Learn the metric from labeled points."""
+        check_positive_int(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
+        check_tolerance(self.tol)
+        if not (is_number(self.pull) and 0 < self.pull < 1):
             raise ValueError(f"pull is {self.pull!r} but must lie between 0 and 1")
-        device = chosen_device(self.device)
-        points, labels, _ = paired(self, X, y)
+        device = choose_device(self.device)
+        points, labels, _ = check_pairs(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
-        x = centred(points)[classes.order].to(device)
+        x = centered(points)[classes.order].to(device)
         objective = Objective(x, classes, self.n_neighbors, self.pull, self.max_impostors)
         self.components_ = self._descend(objective).double().cpu().numpy()
         return self
 
     def _descend(self, objective: Objective) -> Tensor:
         components = torch.eye(objective.x.shape[1], dtype=objective.x.dtype, device=objective.x.device)
-        value, self.n_iter_, many = objective.search(components), 0, 2
+        value, self.n_iter_, count = objective.search(components), 0, 2
         while self.n_iter_ < self.max_iter:
-            moved, iterations = _lower(objective, components, min(many, self.max_iter - self.n_iter_))
+            end, iterations = _minimize(objective, components, min(count, self.max_iter - self.n_iter_))
             self.n_iter_ += iterations
-            moved, now, way = _back(objective, components, moved, value)
-            many = min(2 * many, _ROUND) if way == 1 else max(1, many // 2)
-            fell, components, value = value - now, moved, now
+            end, end_value, step = _backtrack(objective, components, end, value)
+            count = min(2 * count, _ROUND) if step == 1 else max(1, count // 2)
+            decrease, components, value = value - end_value, end, end_value
             if self.progress is not None:
                 self.progress(self.n_iter_, value)
-            if fell <= self.tol * value or not iterations:  # no iteration: the gradient is zero
+            if decrease <= self.tol * value or not iterations:  # without an iteration the gradient is zero
                 return components
         warnings.warn(
             f"LMNN's objective still falls after {self.max_iter} iterations; raise max_iter or tol",
@@ -95,79 +96,80 @@ class LMNN(Supervised):
         return components
 
 
-def _lower(objective: Objective, components: Tensor, many: int) -> tuple[Tensor, int]:
-    """So many iterations of L-BFGS with the impostors known now."""
-    moved = components.clone()
-    optimizer = torch.optim.LBFGS([moved], max_iter=many, line_search_fn="strong_wolfe")
+def _minimize(objective: Objective, start: Tensor, count: int) -> tuple[Tensor, int]:
+    """Run up to ``count`` L-BFGS iterations with the known impostors; return the map and the number of iterations."""
+    components = start.clone()
+    optimizer = torch.optim.LBFGS([components], max_iter=count, line_search_fn="strong_wolfe")
 
     def closure() -> float:
-        value, moved.grad = objective(moved)
+        value, components.grad = objective(components)
         return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return moved, int(optimizer.state[moved]["n_iter"])
+    return components, int(optimizer.state[components]["n_iter"])
 
 
-def _back(objective: Objective, start: Tensor, end: Tensor, value: float) -> tuple[Tensor, float, float]:
-    """The first point on the way back from end to start that is lower than the start once all its impostors are known.
+def _backtrack(objective: Objective, start: Tensor, end: Tensor, value: float) -> tuple[Tensor, float, float]:
+    """Halve the step from start to end until the objective with all impostors is lower than at the start.
 
-    On the way there impostors may come in that nobody knew. With the point come its value and the share of the way.
+    The end may have impostors that were unknown while minimizing. Returns the point, its value and the step size.
     """
-    way = 1.0
-    while way > _LEAST:
-        moved = torch.lerp(start, end, way)
-        now = objective.search(moved, below=value)
-        if now < value:
-            return moved, now, way
-        way /= 2
+    step = 1.0
+    while step > _SMALLEST_STEP:
+        point = torch.lerp(start, end, step)
+        point_value = objective.search(point, below=value)
+        if point_value < value:
+            return point, point_value, step
+        step /= 2
     objective.search(start)
     return start, value, 0.0
 
 
 @dataclass(eq=False)
 class Objective:
-    """LMNN's objective and its gradient, for points sorted by class."""
+    """The objective of LMNN and its gradient, for points sorted by class."""
 
     x: Tensor
     classes: Classes
     k: int
     pull: float
-    most: int
+    max_impostors: int
 
     def __post_init__(self) -> None:
-        self.targets, self.known = _targets(self.x, self.classes, self.k)
+        self.targets, self.exists = _targets(self.x, self.classes, self.k)
 
     def __call__(self, components: Tensor) -> tuple[float, Tensor]:
-        """The objective over the impostors that were found last, and its gradient by the map."""
+        """Return the objective with the impostors of the last search, and its gradient with respect to the map."""
         z = self.x @ components.T
-        near = self._near(z)
+        near = self._target_distances(z)
         anchor, impostor = self.impostors
-        gap = 1 + near[anchor] - self._lengths(z, anchor, impostor)[:, None]
+        gap = 1 + near[anchor] - self._distances(z, anchor, impostor)[:, None]
         push, active = 1 - self.pull, (gap > 0).to(z)
-        value = self.pull * near[self.known].double().sum() + push * F.relu(gap).double().sum()
+        value = self.pull * near[self.exists].double().sum() + push * F.relu(gap).double().sum()
         pulled = torch.zeros_like(near).index_add_(0, anchor, push * active) + self.pull
-        rows = torch.arange(len(z), device=z.device)[:, None].expand_as(near)[self.known]
-        first, second = torch.cat([rows, anchor]), torch.cat([self.targets[self.known], impostor])
-        weight = torch.cat([pulled[self.known], -push * active.sum(1)])
+        rows = torch.arange(len(z), device=z.device)[:, None].expand_as(near)[self.exists]
+        first, second = torch.cat([rows, anchor]), torch.cat([self.targets[self.exists], impostor])
+        weight = torch.cat([pulled[self.exists], -push * active.sum(1)])
         return value.item(), 2 * _laplacian(z, first, second, weight).T @ self.x
 
     def search(self, components: Tensor, below: float = inf) -> float:
-        """Find the impostors of each point anew, (anchor, impostor) as (2, p); the objective with them, in float32.
+        """Search the impostors, stored as (2, p) pairs (anchor, impostor), and return the objective in float32.
 
-        Far from the minimum there may be very many: the search ends, and finds none, once the value is not ``below``.
+        Far from the minimum there may be very many impostors: the search stops as soon as the value is not ``below``,
+        returns infinity and keeps the impostors of the previous search.
         """
         z = (self.x @ components.T).float()
-        near = self._near(z)
+        near = self._target_distances(z)
         margin, squares, found = _WIDER * (1 + near.amax(1)), z.square().sum(1), []
-        value = self.pull * near[self.known].double().sum()
+        value = self.pull * near[self.exists].double().sum()
         for rows, span in self.classes.blocks():
             table = torch.addmm(squares, z[rows], z.T, alpha=-2).add_(squares[rows, None])
             table[:, span] = torch.inf
             inside = table < margin[rows, None]
             pairs = inside.nonzero()
-            crowded = (pairs[:, 0].bincount(minlength=len(table)) > self.most).nonzero()[:, 0]
+            crowded = (pairs[:, 0].bincount(minlength=len(table)) > self.max_impostors).nonzero()[:, 0]
             if len(crowded):
-                kept = table[crowded].topk(self.most, dim=1, largest=False, sorted=False).indices
+                kept = table[crowded].topk(self.max_impostors, dim=1, largest=False, sorted=False).indices
                 inside[crowded] &= torch.zeros_like(inside[crowded]).scatter_(1, kept, True)
                 pairs = inside.nonzero()
             gap = 1 + near[rows][pairs[:, 0]] - table[inside][:, None]
@@ -178,36 +180,36 @@ class Objective:
         self.impostors = torch.cat(found).T
         return value.item()
 
-    def _near(self, z: Tensor) -> Tensor:
-        """Squared distances to the targets, (n, k); minus infinity where a class is too small to have one."""
+    def _target_distances(self, z: Tensor) -> Tensor:
+        """Return the (n, k) squared distances to the targets; minus infinity where the class has too few points."""
         rows = torch.arange(len(z), device=z.device)[:, None].expand_as(self.targets)
-        lengths = self._lengths(z, rows.flatten(), self.targets.flatten()).reshape(self.targets.shape)
-        return lengths.masked_fill(~self.known, -torch.inf)
+        lengths = self._distances(z, rows.flatten(), self.targets.flatten()).reshape(self.targets.shape)
+        return lengths.masked_fill(~self.exists, -torch.inf)
 
-    def _lengths(self, z: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    def _distances(self, z: Tensor, first: Tensor, second: Tensor) -> Tensor:
         pairs = zip(torch.split(first, _PAIRS), torch.split(second, _PAIRS), strict=True)
         return torch.cat([(z[a] - z[b]).square().sum(1) for a, b in pairs])
 
 
 def _targets(x: Tensor, classes: Classes, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest of its class for each point in the Euclidean metric, and which of them exist."""
+    """Return the k nearest points of the same class in the Euclidean metric, (n, k), and a mask of those that exist."""
     targets = torch.zeros(len(x), k, dtype=torch.int64, device=x.device)
-    known = torch.zeros_like(targets, dtype=torch.bool)
+    exists = torch.zeros_like(targets, dtype=torch.bool)
     for a, b in zip(classes.ends, classes.ends[1:], strict=False):
         kept = min(k, b - a - 1)
         index = neighbors(x[a:b], x[a:b], kept + 1)[1]
-        own = index == torch.arange(b - a, device=x.device)[:, None]
-        own[~own.any(1), -1] = True  # among many equal points a point may not be among its own nearest
-        targets[a:b, :kept] = index[~own].reshape(b - a, kept) + a
-        known[a:b, :kept] = True
-    return targets, known
+        itself = index == torch.arange(b - a, device=x.device)[:, None]
+        itself[~itself.any(1), -1] = True  # with many equal points, a point may be missing among its nearest
+        targets[a:b, :kept] = index[~itself].reshape(b - a, kept) + a
+        exists[a:b, :kept] = True
+    return targets, exists
 
 
 def _laplacian(z: Tensor, first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Row i is the sum of weight * (z_i - z_j) over the pairs (i, j) in either order."""
+    """Return rows i: the sum of weight * (z_i - z_j) over the pairs (i, j) in either order."""
     index = torch.stack([torch.cat([first, second]), torch.cat([second, first])])
     both = torch.cat([weight, weight])
     degree = torch.zeros_like(z[:, 0]).index_add_(0, index[0], both)
-    links = torch.sparse_coo_tensor(index, both, (len(z), len(z)), check_invariants=False)
-    moved: Tensor = torch.sparse.mm(links, z)
-    return degree[:, None] * z - moved
+    weights = torch.sparse_coo_tensor(index, both, (len(z), len(z)), check_invariants=False)
+    neighbors_sum: Tensor = torch.sparse.mm(weights, z)
+    return degree[:, None] * z - neighbors_sum

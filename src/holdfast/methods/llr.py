@@ -11,7 +11,7 @@ from holdfast.losses.linearity import gradient_norm, linear_change, linearity_ga
 from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, warmed
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
 from holdfast.methods._settings import check_choices
-from holdfast.models.batch_statistics import noting, reusing
+from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -56,9 +56,9 @@ class LLR:
         """The loss on a batch."""
         attack = climbing(warmed(self.attack, progress, self.warmup), self._gap, "random")
         meter = Meter()
-        with noting(model) as notes:
+        with record_batch_statistics(model) as recorded:
             clean, rows = self._expand(model, batch)
-        with reusing(notes):
+        with reuse_batch_statistics(recorded):
             x_adv = climb(attack, model, batch, _detached(rows), rng, meter)
             moved = adapt(model).outputs(x_adv)
         entropy = mean_cross_entropy(model, clean, rows, self.smoothing)

@@ -1,1 +1,1 @@
-"""Classifiers with their representation open, encoders to build them from, and the view of them that attacks use."""
+"""Classifiers that expose their features, the encoders and heads they are built from, and published weights."""

@@ -1,7 +1,7 @@
-"""Batch norm that gives away its statistics, differentiated by hand.
+"""Batch normalization that returns its statistics with gradients, with custom first and second derivatives.
 
-torch's own function keeps the statistics without their gradients, and its second derivative passes over the map some
-thirty times; by hand it is two of torch's fused passes and four more.
+torch's batch norm does not return differentiable statistics, and its double backward takes some thirty passes over the
+feature map. The one here takes two of torch's fused passes and four more.
 """
 
 from typing import Any, NamedTuple, cast
@@ -10,127 +10,143 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_TINY = 1e-12  # for weights that are zero: what a weight is multiplied with is found by dividing by it
+_TINY = 1e-12  # replaces weights that are zero, by which the double backward divides
 
 
 class Statistics(NamedTuple):
-    """Mean, and one over the root of variance plus eps, of every channel; both carry gradients."""
+    """Mean and 1 / sqrt(variance + eps) of every channel; both carry gradients."""
 
     mean: Tensor
-    steepness: Tensor
+    inverse_std: Tensor
 
 
-class Averages(NamedTuple):
-    """What moves toward the statistics of each batch, and how far."""
+class RunningStatistics(NamedTuple):
+    """Running mean and variance, updated in place, and the momentum of the update."""
 
     mean: Tensor
     variance: Tensor
-    share: float
+    momentum: float
 
 
-def own(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, averages: Averages, eps: float
+def normalize_batch(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running: RunningStatistics, eps: float
 ) -> tuple[Tensor, Statistics]:
-    """A batch normalized by its own statistics, and these; the averages move."""
-    y, mean, steepness = _Own.apply(x, weight, bias, averages, eps)  # type: ignore[no-untyped-call]
-    return y, Statistics(mean, steepness)
+    """Normalize a batch by its own statistics, return it with them, and update the running statistics."""
+    y, mean, inverse_std = _NormalizeBatch.apply(x, weight, bias, running, eps)  # type: ignore[no-untyped-call]
+    return y, Statistics(mean, inverse_std)
 
 
-def given(x: Tensor, weight: Tensor | None, bias: Tensor | None, by: Statistics) -> Tensor:
-    """A batch normalized by given statistics."""
-    return cast(Tensor, _Given.apply(x, weight, bias, *by))  # type: ignore[no-untyped-call]
+def normalize_with(x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: Statistics) -> Tensor:
+    """Normalize a batch by the given statistics, e.g. those of another batch."""
+    return cast(Tensor, _NormalizeWith.apply(x, weight, bias, *statistics))  # type: ignore[no-untyped-call]
 
 
-class _Own(torch.autograd.Function):
+class _NormalizeBatch(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, averages: Averages, eps: float
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, running: RunningStatistics, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        moved = averages.mean, averages.variance, True, averages.share
-        y, mean, steepness = torch.native_batch_norm(x, weight, bias, *moved, eps)
+        settings = running.mean, running.variance, True, running.momentum
+        y, mean, inverse_std = torch.native_batch_norm(x, weight, bias, *settings, eps)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, mean, steepness)
-        return y, mean, steepness
+        ctx.save_for_backward(x, weight, mean, inverse_std)
+        return y, mean, inverse_std
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, by_mean: Tensor | None, by_steepness: Tensor | None) -> Any:
-        x, weight, mean, steepness = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, grad_mean: Tensor | None, grad_inverse_std: Tensor | None) -> Any:
+        x, weight, mean, inverse_std = ctx.saved_tensors
         if grad is None:
             grad = torch.zeros_like(x)
-        of_x, of_weight, of_bias = _Back.apply(grad, x, weight, mean.detach(), steepness.detach())  # type: ignore[no-untyped-call]
-        if by_mean is not None or by_steepness is not None:
+        grad_x, grad_weight, grad_bias = _NormalizeBatchBackward.apply(
+            grad, x, weight, mean.detach(), inverse_std.detach()
+        )  # type: ignore[no-untyped-call]
+        if grad_mean is not None or grad_inverse_std is not None:
             n = _count(x)
-            bend = x.new_zeros(()) if by_steepness is None else -by_steepness * steepness.pow(3) / n
-            shift = -bend * mean if by_mean is None else by_mean / n - bend * mean
-            of_x = of_x + torch.addcmul(_wide(shift, x), x, _wide(bend, x))
-        return (*_asked(ctx, of_x, of_weight, of_bias), None, None)
+            slope = x.new_zeros(()) if grad_inverse_std is None else -grad_inverse_std * inverse_std.pow(3) / n
+            offset = -slope * mean if grad_mean is None else grad_mean / n - slope * mean
+            grad_x = grad_x + torch.addcmul(_per_channel(offset, x), x, _per_channel(slope, x))
+        return (*_needed(ctx, grad_x, grad_weight, grad_bias), None, None)
 
 
-class _Back(torch.autograd.Function):
-    """The gradient of a batch normalized by its own statistics, which are counted as functions of the batch."""
+class _NormalizeBatchBackward(torch.autograd.Function):
+    """The backward pass of :class:`_NormalizeBatch`, in which the statistics are functions of the batch."""
 
     @staticmethod
     def forward(
-        ctx: Any, grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, steepness: Tensor
+        ctx: Any, grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse_std: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         factor = torch.ones_like(mean) if weight is None else torch.where(weight == 0, _TINY, weight)
-        of_x, of_weight, of_bias = _fused(grad, x, factor, mean, steepness)
+        grad_x, grad_weight, grad_bias = _batch_norm_backward(grad, x, factor, mean, inverse_std)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, factor, mean, steepness, of_x, of_weight)
-        return of_x, of_weight, of_bias
+        ctx.save_for_backward(x, factor, mean, inverse_std, grad_x, grad_weight)
+        return grad_x, grad_weight, grad_bias
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None, by_bias: Tensor | None) -> Any:
-        x, factor, mean, steepness, of_x, of_weight = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad_grad_x: Tensor | None, grad_grad_weight: Tensor | None, grad_grad_bias: Tensor | None
+    ) -> Any:
+        x, factor, mean, inverse_std, grad_x, grad_weight = ctx.saved_tensors
         n = _count(x)
-        # the map from a gradient to that of x is its own transpose: the same fused pass gives the way back
-        of_grad, with_normal, _ = _fused(torch.zeros_like(x) if by_x is None else by_x, x, factor, mean, steepness)
-        both = torch.zeros_like(mean) if by_x is None else (by_x * of_x).sum(_axes(x))
-        bend = -both / n * steepness.square()
-        of_batch = torch.addcmul(_wide(-bend * mean, x), x, _wide(bend, x))
-        along = -steepness * with_normal / n
-        along = along if by_weight is None else along + by_weight / factor
-        of_batch.addcmul_(of_x, _wide(along, x)).addcmul_(of_grad, _wide(-steepness * of_weight / n, x))
-        if by_weight is not None:
-            slope = by_weight * steepness
-            of_grad = of_grad + torch.addcmul(_wide(-slope * mean, x), x, _wide(slope, x))
-        if by_bias is not None:
-            of_grad = of_grad + _wide(by_bias, x)
-        return (*_asked(ctx, of_grad, of_batch, both / factor), None, None)
+        # grad -> grad_x is linear and symmetric, so its transpose is the same fused pass
+        grad_output_grad, with_normal, _ = _batch_norm_backward(
+            torch.zeros_like(x) if grad_grad_x is None else grad_grad_x, x, factor, mean, inverse_std
+        )
+        both = torch.zeros_like(mean) if grad_grad_x is None else (grad_grad_x * grad_x).sum(_axes(x))
+        bend = -both / n * inverse_std.square()
+        grad_batch = torch.addcmul(_per_channel(-bend * mean, x), x, _per_channel(bend, x))
+        along = -inverse_std * with_normal / n
+        along = along if grad_grad_weight is None else along + grad_grad_weight / factor
+        grad_batch.addcmul_(grad_x, _per_channel(along, x)).addcmul_(
+            grad_output_grad, _per_channel(-inverse_std * grad_weight / n, x)
+        )
+        if grad_grad_weight is not None:
+            slope = grad_grad_weight * inverse_std
+            grad_output_grad = grad_output_grad + torch.addcmul(
+                _per_channel(-slope * mean, x), x, _per_channel(slope, x)
+            )
+        if grad_grad_bias is not None:
+            grad_output_grad = grad_output_grad + _per_channel(grad_grad_bias, x)
+        return (*_needed(ctx, grad_output_grad, grad_batch, both / factor), None, None)
 
 
-class _Given(torch.autograd.Function):
+class _NormalizeWith(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, steepness: Tensor
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse_std: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, steepness)
-        return torch.native_batch_norm(x, weight, bias, mean, steepness.pow(-2), False, 0.0, 0.0)[0]
+        ctx.save_for_backward(x, weight, mean, inverse_std)
+        return torch.native_batch_norm(x, weight, bias, mean, inverse_std.pow(-2), False, 0.0, 0.0)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        x, weight, mean, steepness = ctx.saved_tensors
-        factor = steepness if weight is None else steepness * weight
-        if torch.is_grad_enabled():  # to be differentiated again: plain operations, of which torch knows everything
-            normal = (x - _wide(mean, x)) * _wide(steepness, x)
-            of_x, of_weight, of_bias = grad * _wide(factor, x), (grad * normal).sum(_axes(x)), grad.sum(_axes(x))
+        x, weight, mean, inverse_std = ctx.saved_tensors
+        factor = inverse_std if weight is None else inverse_std * weight
+        if torch.is_grad_enabled():  # differentiable operations for a double backward
+            normal = (x - _per_channel(mean, x)) * _per_channel(inverse_std, x)
+            grad_x, grad_weight, grad_bias = (
+                grad * _per_channel(factor, x),
+                (grad * normal).sum(_axes(x)),
+                grad.sum(_axes(x)),
+            )
         else:
-            fixed = mean, steepness.pow(-2), None, None, False, 0.0, [True, True, True]
-            of_x, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(grad, x, weight, *fixed)
-        by_steepness = of_weight * factor / steepness.square()
-        return _asked(ctx, of_x, of_weight, of_bias, -of_bias * factor, by_steepness)
+            fixed = mean, inverse_std.pow(-2), None, None, False, 0.0, [True, True, True]
+            grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(grad, x, weight, *fixed)
+        grad_inverse_std = grad_weight * factor / inverse_std.square()
+        return _needed(ctx, grad_x, grad_weight, grad_bias, -grad_bias * factor, grad_inverse_std)
 
 
-def _fused(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, steepness: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """torch's own way back: to x, weight (the sum of gradient times normalized x) and bias (the sum of gradients)."""
-    settings = None, None, mean, steepness, True, 0.0, [True, True, True]
+def _batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, inverse_std: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run torch's fused backward pass; return the gradients of x, weight and bias."""
+    settings = None, None, mean, inverse_std, True, 0.0, [True, True, True]
     return cast(tuple[Tensor, Tensor, Tensor], torch.ops.aten.native_batch_norm_backward(grad, x, weight, *settings))
 
 
-def _asked(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradients of the first inputs, without those of what is no tensor or wants none."""
-    return tuple(grad if asked else None for grad, asked in zip(gradients, ctx.needs_input_grad, strict=False))
+def _needed(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the first inputs, with None for inputs that need no gradient."""
+    return tuple(grad if needed else None for grad, needed in zip(gradients, ctx.needs_input_grad, strict=False))
 
 
 def _axes(x: Tensor) -> list[int]:
@@ -138,10 +154,10 @@ def _axes(x: Tensor) -> list[int]:
 
 
 def _count(x: Tensor) -> int:
-    """The numbers of which a channel's statistics are made."""
+    """Return the number of values per channel."""
     return x.numel() // x.shape[1]
 
 
-def _wide(channels: Tensor, x: Tensor) -> Tensor:
-    """A number per channel, in the shape of a batch."""
+def _per_channel(channels: Tensor, x: Tensor) -> Tensor:
+    """Reshape one value per channel to broadcast over a batch."""
     return channels.reshape([-1 if axis == 1 else 1 for axis in range(x.ndim)])

@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of another batch: noted in one pass, used again in others."""
+"""Batch normalization by the statistics of another batch: recorded in one forward pass, reused in others."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,68 +7,69 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from holdfast.models.batch_norm import Averages, Statistics, given, own
+from holdfast.models.batch_norm import RunningStatistics, Statistics, normalize_with, normalize_batch
 
 
-class Noted(NamedTuple):
-    """A batch norm, and the statistics of the batch that it saw."""
+class RecordedStatistics(NamedTuple):
+    """A batch norm layer and the statistics of the batch it has processed."""
 
     norm: _BatchNorm
     statistics: Statistics
 
 
 @contextmanager
-def noting(model: nn.Module) -> Iterator[list[Noted]]:
-    """In this context every batch norm in train mode notes what it normalizes by; all else is as always.
+def record_batch_statistics(model: nn.Module) -> Iterator[list[RecordedStatistics]]:
+    """Record the batch statistics of every batch norm in train mode; the list is filled when the context exits.
 
-    A layer that runs twice keeps what it saw last. The running averages move as in any training pass.
+    A layer that runs twice keeps its last statistics. Running statistics are updated as in any training pass.
     """
-    notes: dict[_BatchNorm, Noted] = {}
-    found: list[Noted] = []
+    latest: dict[_BatchNorm, RecordedStatistics] = {}
+    recorded: list[RecordedStatistics] = []
 
-    def noted(norm: _BatchNorm) -> Callable[[Tensor], Tensor]:
+    def recording(norm: _BatchNorm) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            averages = _moving(norm)
-            x = x.to(averages.mean.dtype)  # statistics keep their digits where x has fewer
-            y, statistics = own(x, norm.weight, norm.bias, averages, norm.eps)
-            notes[norm] = Noted(norm, statistics)
+            running = _updated_running(norm)
+            x = x.to(running.mean.dtype)  # statistics of half-precision inputs are computed in float32
+            y, statistics = normalize_batch(x, norm.weight, norm.bias, running, norm.eps)
+            latest[norm] = RecordedStatistics(norm, statistics)
             return y
 
         return forward
 
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
-    with _forwards({norm: noted(norm) for norm in norms}):
-        yield found
-        found.extend(notes.values())
+    with _replaced_forwards({norm: recording(norm) for norm in norms}):
+        yield recorded
+        recorded.extend(latest.values())
 
 
 @contextmanager
-def reusing(notes: list[Noted]) -> Iterator[None]:
-    """In this context these batch norms normalize by what was noted, in train and eval mode, and learn nothing.
+def reuse_batch_statistics(recorded: list[RecordedStatistics]) -> Iterator[None]:
+    """Normalize by recorded statistics, in train and eval mode, without updating the running statistics.
 
-    The running averages are replaced too, for the folded form of the model, which reads them; all is put back.
+    The running statistics are replaced as well, because the folded model that attacks use reads them. Everything is
+    restored on exit.
     """
-    kept = [(note.norm, note.norm.running_mean, note.norm.running_var) for note in notes]
+    saved = [(one.norm, one.norm.running_mean, one.norm.running_var) for one in recorded]
     try:
-        for note in notes:
-            centre, steepness = (tensor.detach() for tensor in note.statistics)
-            note.norm.running_mean, note.norm.running_var = centre, steepness.pow(-2) - note.norm.eps
-        with _forwards({note.norm: _reused(note) for note in notes}):
+        for one in recorded:
+            mean, inverse_std = (tensor.detach() for tensor in one.statistics)
+            one.norm.running_mean, one.norm.running_var = mean, inverse_std.pow(-2) - one.norm.eps
+        with _replaced_forwards({one.norm: _forward_with(one) for one in recorded}):
             yield
     finally:
-        for norm, mean, variance in kept:
-            norm.running_mean, norm.running_var = mean, variance
+        for norm, running_mean, running_var in saved:
+            norm.running_mean, norm.running_var = running_mean, running_var
 
 
-def _reused(note: Noted) -> Callable[[Tensor], Tensor]:
-    # a function, not a partial: folding copies the model, and the note's tensors, which carry gradients, refuse that
-    norm, statistics = note
-    return lambda x: given(x.to(statistics.mean.dtype), norm.weight, norm.bias, statistics)
+def _forward_with(recorded: RecordedStatistics) -> Callable[[Tensor], Tensor]:
+    # a closure, not a partial: folding deep-copies the model, and tensors that carry gradients cannot be copied
+    norm, statistics = recorded
+    return lambda x: normalize_with(x.to(statistics.mean.dtype), norm.weight, norm.bias, statistics)
 
 
 @contextmanager
-def _forwards(replaced: dict[_BatchNorm, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Other forward functions for these modules; a hook would cost the pass it replaces, and keep folding away."""
+def _replaced_forwards(replaced: dict[_BatchNorm, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """Replace the forward methods; a hook would run the original pass as well and prevent folding."""
     try:
         for norm, forward in replaced.items():
             vars(norm)["forward"] = forward
@@ -78,9 +79,9 @@ def _forwards(replaced: dict[_BatchNorm, Callable[[Tensor], Tensor]]) -> Iterato
             vars(norm).pop("forward", None)
 
 
-def _moving(norm: _BatchNorm) -> Averages:
-    """The averages of a batch norm, as its training pass moves them."""
+def _updated_running(norm: _BatchNorm) -> RunningStatistics:
+    """Count a batch and return the running statistics with the momentum of their update."""
     count = cast(Tensor, norm.num_batches_tracked)
     count += 1
-    share = 1 / float(count) if norm.momentum is None else norm.momentum
-    return Averages(cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var), share)
+    momentum = 1 / float(count) if norm.momentum is None else norm.momentum
+    return RunningStatistics(cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var), momentum)

@@ -1,4 +1,4 @@
-"""A classifier is normalize, encoder, head; ``adapt`` opens any module the same way."""
+"""Classifiers composed of normalization, encoder and head; ``adapt`` gives any module the same interface."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ LOGITS = "logits"
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std per channel, inside the model so that eps keeps its pixel units."""
+    """Normalize channels as (x - mean) / std. As a layer of the model it keeps eps in units of pixels."""
 
     mean: Tensor
     std: Tensor
@@ -28,24 +28,24 @@ class Normalize(nn.Module):
 
 
 class PerImage(nn.Module):
-    """Every image minus its own mean, over its own deviation; gradients flow through both (Madry et al. 2018, TLA).
+    """Standardize every image by its own mean and standard deviation (Madry et al. 2018, TLA).
 
-    This is TensorFlow's standardization of 0..255 pixels, so the deviation of n pixels in [0, 1] is at least
-    1 / (255 sqrt(n)).
+    This is TensorFlow's ``per_image_standardization`` of pixels in 0..255: for n pixels in [0, 1] the standard
+    deviation is at least 1 / (255 sqrt(n)). Gradients flow through mean and standard deviation.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
         least = 1 / (255**2 * flat.shape[1])
-        centred = flat - flat.mean(1, keepdim=True)
-        # not torch's var, which warns where no sample is left to attack; the floor is under the root, whose infinite
-        # slope at 0 would make a constant image's gradient NaN
-        std = centred.square().mean(1, keepdim=True).clamp_min(least).sqrt()
-        return (centred / std).reshape(x.shape)
+        centered = flat - flat.mean(1, keepdim=True)
+        # not torch.var, which warns for empty batches; clamped before the root, whose infinite derivative at 0 would
+        # make the gradient of a constant image NaN
+        std = centered.square().mean(1, keepdim=True).clamp_min(least).sqrt()
+        return (centered / std).reshape(x.shape)
 
 
 class Classifier(nn.Module):
-    """normalize -> encoder -> head. The encoder's output is the representation (the penultimate layer)."""
+    """A classifier: normalize -> encoder -> head. The output of the encoder is the feature vector."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module, normalize: nn.Module | None = None) -> None:
         super().__init__()
@@ -54,53 +54,56 @@ class Classifier(nn.Module):
         self.head = head
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Features and logits of one pass. ``layer``: None (the penultimate), ``"logits"`` or a module's name."""
+        """Return features and logits of one forward pass.
+
+        ``layer`` chooses the features: None for the input of the head, ``"logits"``, or the name of a module.
+        """
         if layer in (None, LOGITS):
             features = self.encoder(self.normalize(x))
             logits = self.head(features)
             return Outputs(x, logits if layer == LOGITS else features, logits)
-        with _capture(_named(self, str(layer))) as caught:
+        with _capture_output(_module(self, str(layer))) as captured:
             logits = self.head(self.encoder(self.normalize(x)))
-        return Outputs(x, _caught(caught, str(layer)), logits)
+        return Outputs(x, _features(captured, str(layer)), logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         logits: Tensor = self.head(self.encoder(self.normalize(x)))
         return logits
 
 
 def as_written(model: nn.Module) -> TypeGuard[Classifier]:
-    """Whether a model is a classifier whose passes are those written here, not those of a class made of it."""
-    own = type(model)
-    return issubclass(own, Classifier) and own.forward is Classifier.forward and own.outputs is Classifier.outputs
+    """Return whether a model is a :class:`Classifier` whose ``forward`` and ``outputs`` are not overridden."""
+    kind = type(model)
+    return issubclass(kind, Classifier) and kind.forward is Classifier.forward and kind.outputs is Classifier.outputs
 
 
 class Adapted(nn.Module):
-    """Any module that maps inputs to logits, with its representation open; see :func:`adapt`."""
+    """A module that maps inputs to logits, with access to its features; see :func:`adapt`."""
 
     def __init__(self, module: nn.Module, layer: str | None) -> None:
         super().__init__()
         self.module = module
         self.layer = layer
         if layer not in (None, LOGITS):
-            _named(module, str(layer))
+            _module(module, str(layer))
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Features and logits of one pass; ``layer`` overrides the one chosen at adaptation."""
+        """Return features and logits of one forward pass; ``layer`` overrides the one given to :func:`adapt`."""
         layer = layer or self.layer
         if layer == LOGITS:
             logits = self(x)
             return Outputs(x, logits, logits)
         if layer is not None:
-            with _capture(_named(self.module, layer)) as caught:
+            with _capture_output(_module(self.module, layer)) as captured:
                 logits = self(x)
-            return Outputs(x, _caught(caught, layer), logits)
+            return Outputs(x, _features(captured, layer), logits)
         with linear_calls(self.module) as calls:
             logits = self(x)
-        return Outputs(x, calls[-1].given.flatten(1) if calls else logits, logits)
+        return Outputs(x, calls[-1].input.flatten(1) if calls else logits, logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, also of modules that return an object with ``.logits``."""
+        """Return the logits, also of modules that return an object with ``.logits``."""
         out = self.module(x)
         logits = getattr(out, "logits", out)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
@@ -113,18 +116,19 @@ class Adapted(nn.Module):
 
 
 def adapt(module: nn.Module, layer: str | None = None) -> Model:
-    """Give any module the features / logits split: ``adapt(net).outputs(x)``.
+    """Wrap any module so that it returns features and logits: ``adapt(net).outputs(x)``.
 
     Features are the input of the last Linear layer that runs, or the output of the module named by ``layer``
-    (``"logits"`` for the logits themselves). A network in which no Linear layer runs has its logits as features.
+    (``"logits"`` for the logits themselves). If no Linear layer runs, the logits are the features. Modules that
+    already have this interface are returned unchanged.
     """
-    named = "outputs" in dict(module.named_children())  # a user's layer may have that name
-    inherited = getattr(type(module), "outputs", None) is Classifier.outputs  # which knows of no other forward pass
+    named = "outputs" in dict(module.named_children())  # a submodule may have that name
+    inherited = getattr(type(module), "outputs", None) is Classifier.outputs  # does not call an overridden forward
     known = layer is None and not named and (as_written(module) or not inherited)
     return module if known and isinstance(module, Model) else Adapted(module, layer)
 
 
-def _named(module: nn.Module, layer: str) -> nn.Module:
+def _module(module: nn.Module, layer: str) -> nn.Module:
     known = dict(module.named_modules())
     if layer not in known:
         raise ValueError(f"the model has no layer {layer!r}; it has {', '.join(name for name in known if name)}")
@@ -132,48 +136,48 @@ def _named(module: nn.Module, layer: str) -> nn.Module:
     return found
 
 
-def _caught(caught: list[Tensor], layer: str) -> Tensor:
-    if not caught:
+def _features(captured: list[Tensor], layer: str) -> Tensor:
+    if not captured:
         raise ValueError(f"layer {layer!r} did not run in the forward pass, so it has no features")
-    if not isinstance(caught[-1], Tensor):
+    if not isinstance(captured[-1], Tensor):
         raise ValueError(
-            f"layer {layer!r} gave a {type(caught[-1]).__name__} but features are needed; name another layer"
+            f"layer {layer!r} gave a {type(captured[-1]).__name__} but features are needed; name another layer"
         )
-    return caught[-1].flatten(1)
+    return captured[-1].flatten(1)
 
 
 @contextmanager
-def _capture(module: nn.Module) -> Iterator[list[Tensor]]:
-    caught: list[Tensor] = []
+def _capture_output(module: nn.Module) -> Iterator[list[Tensor]]:
+    captured: list[Tensor] = []
 
-    def note(_module: nn.Module, _args: object, out: Tensor) -> None:
-        caught.append(out.clone() if isinstance(out, Tensor) else out)  # the next layer may work in place
+    def hook(_module: nn.Module, _args: object, out: Tensor) -> None:
+        captured.append(out.clone() if isinstance(out, Tensor) else out)  # the next layer may overwrite it in place
 
-    handle = module.register_forward_hook(note)
+    handle = module.register_forward_hook(hook)
     try:
-        yield caught
+        yield captured
     finally:
         handle.remove()
 
 
 class LinearCall(NamedTuple):
-    """One call of a linear layer: what it was given and what it gave."""
+    """One call of a linear layer, with its input and output."""
 
     layer: nn.Linear
-    given: Tensor
-    gave: Tensor
+    input: Tensor
+    output: Tensor
 
 
 @contextmanager
 def linear_calls(module: nn.Module) -> Iterator[list[LinearCall]]:
-    """The calls of a module's linear layers in this context, in their order."""
+    """Record the calls of the linear layers of a module, in order."""
     calls: list[LinearCall] = []
 
-    def note(layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor], gave: Tensor) -> None:
-        calls.append(LinearCall(cast(nn.Linear, layer), (*args, *named.values())[0], gave))
+    def hook(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
+        calls.append(LinearCall(cast(nn.Linear, layer), (*args, *kwargs.values())[0], output))
 
     linears = (m for m in module.modules() if isinstance(m, nn.Linear))
-    handles = [m.register_forward_hook(note, with_kwargs=True) for m in linears]
+    handles = [m.register_forward_hook(hook, with_kwargs=True) for m in linears]
     try:
         yield calls
     finally:

@@ -1,4 +1,4 @@
-"""Layouts of published checkpoints, as mappings onto our classifiers; :func:`load_into` puts the result into one."""
+"""Parameter names of published checkpoints, mapped to those of holdfast's classifiers."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.models.weights import bare_names, load_into, matched, some
 
 LAYOUTS = ("trades", "he", "madry", "madry-mnist")
-"""What :func:`published` knows."""
+"""The layouts that :func:`published` accepts."""
 
 _TRADES_UNIT = {"bn1": "opening.0", "conv1": "body.0", "bn2": "body.1", "conv2": "body.3", "convShortcut": "shortcut"}
 _TRADES_ENDS = {"conv1": "encoder.stem", "bn1": "encoder.closing.0", "fc": "head"}
@@ -40,14 +40,14 @@ _MADRY_LEAVES = {
 
 
 def published(layout: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> Classifier:
-    """The classifier of a published checkpoint with its weights; depth, width and classes are read off them."""
+    """Build the classifier of a published checkpoint, with depth, width and classes inferred from the weights."""
     mappings = {"trades": from_trades, "he": from_he, "madry": from_madry, "madry-mnist": from_madry_mnist}
     mapped = mappings[layout](state)
     head = mapped.get("head.weight")
     if head is None or head.ndim != 2:
         raise ValueError(f"the weights have no output layer as the layout {layout!r} has; give its checkpoint")
     units = {name.split(".")[3] for name in mapped if name.startswith("encoder.stages.0.")}
-    with torch.device("meta"):  # without memory: a few wide tensors must not have a huge network built
+    with torch.device("meta"):  # check the shapes first: a malicious file must not allocate a huge network
         matched(_empty(layout, shape, head, len(units)), mapped)
     model = _empty(layout, shape, head, len(units))
     load_into(model, mapped)
@@ -68,7 +68,7 @@ def _empty(layout: str, shape: tuple[int, ...], head: Tensor, units: int) -> Cla
 
 
 def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The WRN layout of TRADES, for ``Classifier(WRN(shape), Linear(640, 10))``.
+    """Rename the weights of a TRADES WideResNet for ``Classifier(WRN(shape), Linear(640, 10))``.
 
     ::
 
@@ -76,7 +76,7 @@ def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         block<i>.layer.<j>.bn1, conv1      encoder.stages.<i-1>.<j>.opening.0, body.0
         block<i>.layer.<j>.bn2, conv2      encoder.stages.<i-1>.<j>.body.1, body.3
         block<i>.layer.<j>.convShortcut    encoder.stages.<i-1>.<j>.shortcut
-        sub_block1                         left out: stored in these files but never used
+        sub_block1                         dropped: stored in these files but never used
 
     TRADES has no normalization.
     """
@@ -85,17 +85,17 @@ def from_trades(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_he(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The WRN layout of hypersphere embedding, for ``Classifier(WRN(shape), Hypersphere(640, 10), Normalize(...))``.
+    """Rename the weights of an HE WideResNet for ``Classifier(WRN(shape), Hypersphere(640, 10), Normalize(...))``.
 
-    Names are those of TRADES without ``fc.bias``; the mean and deviation that its forward pass subtracts and divides
-    by are constants of its code, put in here. Its network gives cosines, ours ``scale`` times as much.
+    Names are those of TRADES without ``fc.bias``. The mean and standard deviation are constants in the code of HE and
+    are added here. The original network returns cosines, :class:`Hypersphere` returns ``scale`` times as much.
     """
     mean, std = (torch.tensor(values)[:, None, None] for values in (_HE_MEAN, _HE_STD))
     return {**from_trades(state), "normalize.mean": mean, "normalize.std": std}
 
 
 def from_madry(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Madry's CIFAR-10 layout, also TLA's, for ``Classifier(WRN(shape, form="madry"), Linear(640, 10), PerImage())``.
+    """Rename Madry's or TLA's CIFAR-10 weights for ``Classifier(WRN(shape, form="madry"), Linear(640, 10), PerImage())``.
 
     ::
 
@@ -105,27 +105,28 @@ def from_madry(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         unit_<i>_<j>/sub2/..Norm, conv2    encoder.stages.<i-1>.<j>.body.1, body.3
         unit_last/BatchNorm, logit         encoder.closing.0, head
 
-    Kernels are turned from (height, width, in, out) to torch's order; momentum, the step count and TLA's prefix
-    ``main_encoder/`` are dropped. TensorFlow is needed once, to write every ``reader.get_tensor(name)`` of
-    ``reader = tf.train.load_checkpoint(folder)`` to a .safetensors file under its name.
+    Kernels are permuted from (height, width, in, out) to torch's order; momentum, the step count and TLA's prefix
+    ``main_encoder/`` are dropped. To export a checkpoint, use TensorFlow once: write every ``reader.get_tensor(name)``
+    of ``reader = tf.train.load_checkpoint(folder)`` to a .safetensors file under its name.
     """
     bare = {name.removeprefix("main_encoder/").removesuffix(":0"): tensor for name, tensor in state.items()}
     used = {name: tensor for name, tensor in bare.items() if name != "global_step" and not name.endswith("/Momentum")}
-    return {_madry_name(name): _turned(tensor) for name, tensor in used.items()}
+    return {_madry_name(name): _to_torch(tensor) for name, tensor in used.items()}
 
 
 def from_madry_mnist(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Madry's MNIST layout, for ``Classifier(MadryCNN((1, 28, 28)), Linear(1024, 10))``; exported as in from_madry.
+    """Rename Madry's MNIST weights for ``Classifier(MadryCNN((1, 28, 28)), Linear(1024, 10))``.
 
-    Its variables are numbered: ``Variable``, ``Variable_1`` ... ``Variable_7`` are weight and bias of the two
-    convolutions, of the hidden layer and of the output. Adam's memory is dropped.
+    The variables are numbered: ``Variable``, ``Variable_1`` ... ``Variable_7`` are weight and bias of the two
+    convolutions, the hidden layer and the output layer. The state of Adam is dropped. To export, see
+    :func:`from_madry`.
     """
     bare = {name.removesuffix(":0"): tensor for name, tensor in state.items()}
     theirs = ["Variable", *(f"Variable_{number}" for number in range(1, 8))]
     if absent := [name for name in theirs if name not in bare]:
         raise ValueError(f"the weights have no {some(absent)} but Madry's MNIST network has; give its checkpoint")
     ours = [f"encoder.layers.{number}.{leaf}" for number in (0, 3, 7) for leaf in ("weight", "bias")]
-    mapped = {name: _turned(bare[old]) for name, old in zip([*ours, "head.weight", "head.bias"], theirs, strict=True)}
+    mapped = {name: _to_torch(bare[old]) for name, old in zip([*ours, "head.weight", "head.bias"], theirs, strict=True)}
     mapped["encoder.layers.7.weight"] = _channels_first(mapped["encoder.layers.7.weight"])
     return mapped
 
@@ -150,14 +151,14 @@ def _madry_name(name: str) -> str:
     raise ValueError(f"{name!r} is not in the layout of Madry's CIFAR-10 network; give the variables of its checkpoint")
 
 
-def _turned(weight: Tensor) -> Tensor:
+def _to_torch(weight: Tensor) -> Tensor:
     if weight.ndim == 4:
         return weight.permute(3, 2, 0, 1)
     return weight.t() if weight.ndim == 2 else weight
 
 
 def _channels_first(hidden: Tensor) -> Tensor:
-    """A (units, pixels * 64) weight whose columns have the channels last, as TensorFlow flattens a map."""
+    """Reorder the columns of a (units, pixels * 64) weight from TensorFlow's channels-last to channels-first."""
     side = isqrt(hidden.shape[1] // 64) if hidden.ndim == 2 else 0
     if hidden.ndim != 2 or hidden.shape[1] != 64 * side * side:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Training passes in bfloat16 where torch holds that sound; all else in float32."""
+"""Mixed precision training: forward passes under autocast to bfloat16, losses and weights in float32."""
 
 from typing import cast
 
@@ -9,10 +9,10 @@ from holdfast.contracts import Model, Outputs
 
 
 class Mixed(nn.Module):
-    """A network whose passes in train mode run under torch's autocast to bfloat16 (Micikevicius et al. 2018).
+    """A wrapper that runs a network under autocast to bfloat16 in train mode (Micikevicius et al. 2018).
 
-    Weights, features and logits are float32, so losses are computed in float32 too. Eval mode is left alone: crafting
-    chooses its own arithmetic and judging is float32. ``lowered = False`` switches it off.
+    Weights, features and logits stay float32, and so do losses. Eval mode is not affected: crafting chooses its own
+    arithmetic, and evaluation uses float32. ``lowered = False`` disables autocast.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -21,13 +21,13 @@ class Mixed(nn.Module):
         self._kind = device.type
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Features and logits of one pass."""
+        """Return the features and logits of one forward pass."""
         with self._autocast():
             out = cast(Model, self.module).outputs(x, layer)
         return Outputs(x, out.features.float(), out.logits.float())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         with self._autocast():
             logits: Tensor = self.module(x)
         return logits.float()

@@ -1,4 +1,4 @@
-"""Weights that others stored: read without running anything in the file, and put into a model that they fit."""
+"""Reading checkpoints without executing code, and loading their weights into a model by name and shape."""
 
 import re
 import warnings
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from holdfast.models.classifier import Normalize
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net")
-_GROWING = ("bytearray", "encode")  # torch calls these: the one makes memory out of a number, the other copies
-_PICKLES = 5  # at the start of a file of torch before 1.6: number, version, system, weights, order of their bytes
-_WRAPPERS = ("module.", "model.", "_orig_mod.")  # DataParallel, a class around the network, torch.compile
+_ALLOCATING = ("bytearray", "encode")  # torch allows these calls: one allocates memory, the other copies
+_PICKLES = 5  # at the start of a file of torch before 1.6: magic number, version, system, weights, keys
+_WRAPPERS = ("module.", "model.", "_orig_mod.")  # DataParallel, a module that holds the network, torch.compile
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """The named tensors of a .safetensors file or of a torch checkpoint, which is read with ``weights_only``.
+    """Read the named tensors of a .safetensors file or of a torch checkpoint (with ``weights_only``).
 
-    Tensors are looked for at the top or under ``state_dict``, ``model_state_dict``, ``model`` or ``net``; the prefixes
-    ``module.``, ``model.`` and ``_orig_mod.`` go where all names have them.
+    The tensors are the top-level entries or those under ``state_dict``, ``model_state_dict``, ``model`` or ``net``. The
+    prefixes ``module.``, ``model.`` and ``_orig_mod.`` are removed if all names have them.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there are no weights at {path}; name a .safetensors file or a torch checkpoint")
     found = _unpacked(_read(path))
-    state = {name: value.detach() for name, value in found.items() if isinstance(name, str) and _plain(value)}
+    state = {name: value.detach() for name, value in found.items() if isinstance(name, str) and _is_complete(value)}
     if odd := [str(name) for name in found if name not in state]:
         raise ValueError(f"{path} holds {some(odd)} beside named tensors; have model.state_dict() saved alone")
     if not state:
@@ -40,11 +40,11 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[str, str | None] | None = None) -> None:
-    """Put weights into a model; their names and shapes must be those of the model, else nothing is changed.
+    """Load weights into a model; if a name or shape does not match, raise ValueError and change nothing.
 
-    ``rename`` maps the beginnings of the given names, up to a dot, to the model's: ``{"fc": "head", "features": ""}``;
-    what maps to None is left out. What is not learned may be missing: the constants of a :class:`Normalize` and
-    batch norm's count of batches.
+    ``rename`` maps prefixes of the given names, up to a dot, to those of the model: ``{"fc": "head", "features": ""}``;
+    tensors whose prefix maps to None are dropped. Buffers that are not learned may be missing: the constants of
+    :class:`Normalize` and the ``num_batches_tracked`` of batch norm.
     """
     module.load_state_dict(module.state_dict() | matched(module, state, rename))
 
@@ -52,14 +52,14 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[st
 def matched(
     module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[str, str | None] | None = None
 ) -> dict[str, Tensor]:
-    """The weights under the names of the model, which is not changed; what does not fit is refused."""
-    own, given = module.state_dict(), _renamed(state, rename or {})
-    optional = _optional(module, own)
-    ours, theirs = _by_bare_name(own, optional), _by_bare_name(given, optional)
+    """Return the weights under the names of the model; raise ValueError if a name or shape does not match."""
+    expected, given = module.state_dict(), _renamed(state, rename or {})
+    optional = _optional(module, expected)
+    ours, theirs = _by_bare_name(expected, optional), _by_bare_name(given, optional)
     missing = [name for name in ours if name not in theirs and ours[name] not in optional]
     unexpected = [name for name in theirs if name not in ours]
     both = {ours[name]: given[theirs[name]] for name in ours if name in theirs}
-    shapes = [_sizes(name, new, own[name]) for name, new in both.items() if new.shape != own[name].shape]
+    shapes = [_sizes(name, new, expected[name]) for name, new in both.items() if new.shape != expected[name].shape]
     wrong = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
     if any(wrong.values()):
         what = "; ".join(f"{word}: {some(names)}" for word, names in wrong.items() if names)
@@ -68,12 +68,12 @@ def matched(
 
 
 def bare_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without the prefixes that wrappers around a network put before all names."""
+    """Remove the prefixes that wrappers such as DataParallel add to all names."""
     return {bare: state[name] for bare, name in _by_bare_name(state, ()).items()}
 
 
 def some(names: list[str]) -> str:
-    """The first three names, and how many more there are."""
+    """Format the first three names and the number of others for a message."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
@@ -84,9 +84,9 @@ def _read(path: Path) -> object:
             return load_file(path)
         _refuse_bombs(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of archives that it then refuses
+            warnings.simplefilter("ignore")  # torch warns about archives that it then refuses
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a parser meets any error in a hostile file, and each of them is a refusal
+    except Exception as error:  # a malicious file can raise nearly any exception in a parser
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
         why = f"it asks for {named[1]}, more than weights" if named else "neither torch nor safetensors writes such"
         raise ValueError(
@@ -96,58 +96,58 @@ def _read(path: Path) -> object:
 
 
 def _refuse_bombs(path: Path) -> None:
-    """A small file could fill the memory: by members that inflate, or by pickles that torch runs without harm else."""
+    """Raise ValueError for small files that would fill the memory: compressed archives, pickles that copy objects."""
     with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # how torch itself decides
+        if file.read(4) != b"PK\x03\x04":  # the test that torch uses
             file.seek(0)
             for _ in range(_PICKLES):
-                _refuse_growth(file)
+                _refuse_allocations(file)
             return
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         file.seek(-22, 2)
-        if file.read(4) != b"PK\x05\x06":  # else torch might find another list of members than zipfile does
+        if file.read(4) != b"PK\x05\x06":  # otherwise torch might read another directory than zipfile
             raise ValueError("something follows the archive")
-        if sum(member.file_size for member in members) > path.stat().st_size:  # torch stores weights as they are
+        if sum(member.file_size for member in members) > path.stat().st_size:  # torch does not compress
             raise ValueError("the archive is larger inside than outside")
         for member in members:
-            if member.filename.lower().endswith(".pkl"):  # torch finds a member whatever the case of its name
-                _refuse_growth(BytesIO(archive.read(member)))
+            if member.filename.lower().endswith(".pkl"):  # torch ignores the case of names
+                _refuse_allocations(BytesIO(archive.read(member)))
 
 
-def _refuse_growth(stream: IO[bytes]) -> None:
-    """Refuse a pickle that calls what makes memory, or that calls or builds again and again from what it remembers."""
+def _refuse_allocations(stream: IO[bytes]) -> None:
+    """Raise ValueError for a pickle that allocates memory, or that calls or builds repeatedly from its memo."""
     before = ["", "", ""]
     for instruction, argument, _ in genops(stream):
         name = instruction.name
-        if name == "GLOBAL" and str(argument).rpartition(" ")[2] in _GROWING:
+        if name == "GLOBAL" and str(argument).rpartition(" ")[2] in _ALLOCATING:
             raise ValueError(f"GLOBAL {str(argument).replace(' ', '.')}")
-        remembered = before[-1].endswith("GET") or (before[-1] == "TUPLE1" and before[-2].endswith("GET"))
-        remembered |= before[0] == "MARK" and before[1].endswith("GET") and before[2] == "TUPLE"
-        if name in ("REDUCE", "NEWOBJ") and (remembered or "TUPLE" not in before[-1]):
-            raise ValueError("a call that is given what was remembered")
-        if name == "BUILD" and remembered:
-            raise ValueError("a state that was remembered")
+        from_memo = before[-1].endswith("GET") or (before[-1] == "TUPLE1" and before[-2].endswith("GET"))
+        from_memo |= before[0] == "MARK" and before[1].endswith("GET") and before[2] == "TUPLE"
+        if name in ("REDUCE", "NEWOBJ") and (from_memo or "TUPLE" not in before[-1]):
+            raise ValueError("a call with arguments from the memo")
+        if name == "BUILD" and from_memo:
+            raise ValueError("a state from the memo")
         if "PUT" not in name and name != "MEMOIZE":
             before = [*before[1:], name]
 
 
 def _unpacked(found: object) -> Mapping[object, object]:
-    for _ in _CONTAINERS:  # bounded: a hostile file may contain itself
+    for _ in _CONTAINERS:  # bounded: a malicious file may contain itself
         inner = (found[key] for key in _CONTAINERS if key in found) if isinstance(found, Mapping) else ()
         found = next((item for item in inner if isinstance(item, Mapping)), found)
     return found if isinstance(found, Mapping) else {}
 
 
-def _plain(value: object) -> TypeGuard[Tensor]:
-    """Whether a tensor has all its numbers: it lies on no device without memory and spans no more than was stored."""
+def _is_complete(value: object) -> TypeGuard[Tensor]:
+    """Return whether a value is a dense CPU tensor that is no larger than its storage."""
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
         return False
     return value.device.type == "cpu" and value.nbytes <= value.untyped_storage().nbytes()
 
 
 def _by_bare_name(names: Iterable[str], optional: Collection[str]) -> dict[str, str]:
-    """Every name under what is left of it without the wrappers that all but the optional ones have."""
+    """Map names without wrapper prefixes to the full names; optional names need not have the prefix."""
     names, prefix = list(names), ""
     needed = [name for name in names if name not in optional]
     while more := [w for w in _WRAPPERS if needed and all(name.startswith(prefix + w) for name in needed)]:
@@ -171,11 +171,11 @@ def _joined(start: str | None, rest: str) -> str | None:
     return None if start is None else ".".join(part for part in (start, rest) if part)
 
 
-def _optional(module: nn.Module, own: Iterable[str]) -> set[str]:
+def _optional(module: nn.Module, names: Iterable[str]) -> set[str]:
     constants = [name for name, part in module.named_modules() if isinstance(part, Normalize)]
     fixed = {f"{name}.{key}".removeprefix(".") for name in constants for key in ("mean", "std")}
-    return fixed | {name for name in own if name.endswith("num_batches_tracked")}
+    return fixed | {name for name in names if name.endswith("num_batches_tracked")}
 
 
-def _sizes(name: str, given: Tensor, own: Tensor) -> str:
-    return f"{name} {tuple(given.shape)} for {tuple(own.shape)}"
+def _sizes(name: str, given: Tensor, expected: Tensor) -> str:
+    return f"{name} {tuple(given.shape)} for {tuple(expected.shape)}"

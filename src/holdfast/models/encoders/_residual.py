@@ -1,4 +1,4 @@
-"""What the residual encoders are made of: pre-activation units (He et al. 2016, Identity Mappings) and their parts."""
+"""Building blocks of residual encoders: pre-activation units (He et al. 2016, Identity Mappings) and their layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,56 +11,56 @@ from holdfast.models.encoders._activation import Activation, make_activation
 
 
 class Same(nn.Conv2d):
-    """A convolution padded as TensorFlow's SAME: with stride 2 the odd pixel goes to the right and the bottom.
+    """A convolution with TensorFlow's SAME padding, which pads one more pixel on the right and bottom if needed.
 
-    Published TensorFlow weights only give their published outputs with this padding. The kernel must not be smaller
-    than the stride.
+    Weights published for TensorFlow need this padding to reproduce their outputs. The kernel must not be smaller than
+    the stride.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution; each side of the map shrinks to size / stride, rounded up."""
-        wide, high = (_ends(x.shape[axis], self.kernel_size[axis], self.stride[axis]) for axis in (-1, -2))
+        """Return the convolution; each side of the output has size / stride pixels, rounded up."""
+        wide, high = (_padding(x.shape[axis], self.kernel_size[axis], self.stride[axis]) for axis in (-1, -2))
         return functional.conv2d(functional.pad(x, (*wide, *high)), self.weight, self.bias, self.stride)
 
 
-def _ends(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    total = -size % stride + kernel - stride  # no branches, so that networks with it can be traced and folded
+def _padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    total = -size % stride + kernel - stride  # no branches, so that the network can be traced
     return total // 2, total - total // 2
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Norms, activations and convolutions of one network.
+    """Factory for the norms, activations and convolutions of one network.
 
-    ``tensorflow`` gives the padding and the batch-norm eps of networks that were published in TensorFlow.
+    ``tensorflow`` selects the padding and the batch-norm eps of networks published for TensorFlow.
     """
 
     activation: Activation
     tensorflow: bool = False
 
     def norm(self, width: int) -> nn.Module:
-        """Batch norm over channels."""
+        """Create a batch norm over channels."""
         return nn.BatchNorm2d(width, eps=1e-3 if self.tensorflow else 1e-5)
 
     def act(self) -> nn.Module:
-        """The network's activation."""
+        """Create an activation."""
         return make_activation(self.activation)
 
     def conv(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-        """A convolution without bias that keeps the size but for its stride."""
-        if self.tensorflow and kernel > 1 and stride > 1:  # elsewhere both paddings are the same
+        """Create a convolution without bias whose output size is the input size divided by the stride."""
+        if self.tensorflow and kernel > 1 and stride > 1:  # otherwise both paddings are the same
             return Same(inputs, outputs, kernel, stride, bias=False)
         return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
     def closing(self, width: int) -> nn.Sequential:
-        """From the last map to (b, width) features: norm, activation, mean over the map."""
+        """Create the last layers: norm, activation and global average pooling to (b, width) features."""
         return nn.Sequential(self.norm(width), self.act(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 class Unit(nn.Module):
-    """Norm and activation before every convolution, plus a shortcut.
+    """A pre-activation residual unit: norm and activation before every convolution, plus a shortcut.
 
-    The shortcut starts from the unit's input or, when ``shared``, from what its first norm and activation make of it.
+    The shortcut starts from the input of the unit or, if ``shared``, from the output of its first activation.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class Unit(nn.Module):
         self.shortcut = nn.Identity() if shortcut is None else shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """The unit's map."""
+        """Return the output of the unit."""
         opened = self.opening(x)
         total: Tensor = self.body(opened) + self.shortcut(opened if self.shared else x)
         return total
 
 
 def he_normal(module: nn.Module) -> None:
-    """Draw every convolution from a normal of variance 2 / fan_out, as the reference codes of these networks do."""
+    """Initialize every convolution from a normal distribution with variance 2 / fan_out, as the reference codes do."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
 
 def shares(width: int, parts: Sequence[int]) -> list[int]:
-    """The width divided by each part, at least 1: how wide each stage is when the last one has ``width`` channels."""
+    """Return the width divided by each part, at least 1: the channels of each stage."""
     return [max(1, width // part) for part in parts]

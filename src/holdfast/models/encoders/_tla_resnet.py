@@ -1,4 +1,4 @@
-"""The frame that the two Tiny-ImageNet networks of the TLA code share."""
+"""The architecture shared by the two Tiny-ImageNet networks of the TLA code."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -12,10 +12,10 @@ MakeUnit = Callable[[Parts, int, int, int, nn.Module | None], Unit]
 
 
 class Frame(nn.Module):
-    """A 7x7 stem, stages of pre-activation units (the first of each with a 1x1 shortcut), mean over the map.
+    """A 7x7 stem, stages of pre-activation units (the first of each with a 1x1 shortcut), global average pooling.
 
-    ``sizes`` are the channels of the stem and of each stage, ``units`` how many units each stage has. The extra blocks
-    follow the last stage in train mode and are skipped in eval mode.
+    ``sizes`` are the channels of the stem and of each stage, ``units`` the number of units of each stage. The extra
+    blocks follow the last stage in train mode and are skipped in eval mode.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Frame(nn.Module):
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         x = self.stages(self.stem(x))
         features: Tensor = self.closing(self.extra(x) if self.training else x)
         return features

@@ -7,9 +7,9 @@ from holdfast.models.encoders._residual import he_normal
 
 
 class ConvNet(nn.Module):
-    """Three 5x5 convolutions, each followed by a pooling, and one over all that is left (rebuttal of Mao et al. 2019).
+    """Three 5x5 convolutions, each followed by pooling, and one that covers the remaining map (rebuttal of TLA, 2019).
 
-    On 32x32 images the last convolution is 4x4 and its 128 outputs are the representation. Convolutions have no bias.
+    On 32x32 images the last convolution is 4x4, and its 128 outputs are the features. Convolutions have no bias.
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 128, activation: Activation = "relu") -> None:
@@ -31,7 +31,7 @@ class ConvNet(nn.Module):
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features
 

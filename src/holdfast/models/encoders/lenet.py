@@ -6,10 +6,10 @@ from holdfast.models.encoders._activation import Activation, make_activation
 
 
 class LeNet(nn.Module):
-    """Four 3x3 convolutions with batch norm, two poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
+    """Four 3x3 convolutions with batch norm, two max-poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
 
-    Convolutions and linear layers have biases, padding keeps the size, as in the authors' code. ``channels`` are those
-    of the first convolution; each of the others has twice as many as the one before.
+    Convolutions and linear layers have biases, and padding preserves the size, as in the authors' code. ``channels`` is
+    the width of the first convolution; each of the others has twice as many channels as the one before.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LeNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features
 

@@ -6,9 +6,10 @@ from holdfast.models.encoders._activation import Activation, make_activation
 
 
 class MadryCNN(nn.Module):
-    """5x5 convolutions of 32 and 64 channels, each with a pooling, and one hidden layer of 1024 (Madry et al. 2018).
+    """5x5 convolutions of 32 and 64 channels, each with max-pooling, and one hidden layer of 1024 (Madry et al. 2018).
 
-    No batch norm; weights start truncated normal with deviation 0.1 and biases at 0.1, as in the authors' code.
+    There is no batch norm. Weights are initialized from a truncated normal distribution with standard deviation 0.1 and
+    biases with 0.1, as in the authors' code.
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
@@ -33,6 +34,6 @@ class MadryCNN(nn.Module):
                 nn.init.trunc_normal_(parameter, std=0.1, a=-0.2, b=0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features

@@ -9,9 +9,9 @@ from holdfast.models.encoders._activation import Activation, make_activation
 
 
 class MLP(nn.Module):
-    """Hidden layers of 1024 units, each with batch norm and ReLU; three of them in the rebuttal of Mao et al. 2019.
+    """Hidden layers of 1024 units, each with batch norm and ReLU; the rebuttal of Mao et al. 2019 has three.
 
-    The representation is the last hidden layer.
+    The features are the last hidden layer.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features
 

@@ -1,4 +1,4 @@
-"""The pre-activation ResNet-18 for CIFAR-10 that fast adversarial training made common."""
+"""The pre-activation ResNet-18 for CIFAR-10 used in fast adversarial training."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from holdfast.models.encoders._residual import Parts, Unit, shares
 class PreActResNet18(nn.Module):
     """A 3x3 stem and four stages of two pre-activation units with 64, 128, 256, 512 channels (He et al. 2016).
 
-    1x1 shortcuts where the size changes; a last batch norm before the mean over the map (Wong et al. 2020).
+    Shortcuts are 1x1 convolutions where the size changes. A batch norm precedes the average pooling (Wong et al. 2020).
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 512, activation: Activation = "relu") -> None:
@@ -23,7 +23,7 @@ class PreActResNet18(nn.Module):
         self.closing = parts.closing(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.closing(self.stages(self.stem(x)))
         return features
 

@@ -10,9 +10,8 @@ from holdfast.models.encoders._tla_resnet import Frame
 class ResNet20(nn.Module):
     """Four pre-activation units of two 3x3 convolutions after a 7x7 stem, 512 features (Mao et al. 2019, Table 7).
 
-    That is what the authors' code has for 64x64 images under this name, 10 layers with weights and not 20; it keeps a
-    bottleneck form of the unit only as a comment. ``stem_stride`` and ``extra_blocks`` are as in :class:`ResNet50
-    <holdfast.models.encoders.resnet50.ResNet50>`.
+    This is the network that the authors' code has under this name for 64x64 images, with 10 layers and not 20.
+    ``stem_stride`` and ``extra_blocks`` are as in :class:`ResNet50 <holdfast.models.encoders.resnet50.ResNet50>`.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class ResNet20(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features
 

@@ -10,10 +10,11 @@ from holdfast.models.encoders._tla_resnet import Frame
 class ResNet50(nn.Module):
     """2 + 3 + 5 + 2 pre-activation bottlenecks after a 7x7 stem without max-pooling, 2048 features (Mao et al. 2019).
 
-    That is what the authors' code has for 64x64 images under this name: 12 blocks and not the 16 of the usual
-    ResNet-50. ``stem_stride`` is 2 for Table 1 of the paper and 1 for Table 7 and the code. ``extra_blocks=3`` is our
-    reading of the paper's one sentence on it ("we add 3 more blocks of ResNet ... during training, and use the original
-    Res50 for the inference"): that many more blocks after the last stage in train mode, skipped in eval mode.
+    This is the network that the authors' code has under this name for 64x64 images, with 12 blocks and not the 16 of
+    the usual ResNet-50. ``stem_stride`` is 2 in Table 1 of the paper and 1 in Table 7 and the code. ``extra_blocks``
+    are additional blocks after the last stage in train mode, skipped in eval mode; ``extra_blocks=3`` is our interpretation
+    of the paper's sentence "we add 3 more blocks of ResNet ... during training, and use the original Res50 for the
+    inference".
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class ResNet50(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features
 

@@ -1,4 +1,4 @@
-"""A small convolutional network for 8x8 digits, so that a newcomer sees a full comparison in minutes."""
+"""A small convolutional network for 8x8 digits, which trains in seconds."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from holdfast.models.encoders._activation import Activation, make_activation
 
 
 class Tiny(nn.Module):
-    """Two 3x3 convolutions with batch norm, the second with stride 2, one hidden layer; ours, for the embedded data."""
+    """Two 3x3 convolutions with batch norm, the second with stride 2, and one hidden layer."""
 
     def __init__(
         self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64, activation: Activation = "relu"
@@ -28,6 +28,6 @@ class Tiny(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features

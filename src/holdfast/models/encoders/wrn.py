@@ -1,4 +1,4 @@
-"""Wide residual networks, in the common form and as Madry's CIFAR-10 network."""
+"""Wide residual networks, in the common form and in that of Madry's CIFAR-10 network."""
 
 from itertools import pairwise
 from typing import Literal
@@ -17,7 +17,7 @@ class WRN(nn.Module):
     and width channels, so that width is 64 times the widening factor. ``form="common"`` has 1x1 shortcuts and ReLU, as
     in TRADES and in hypersphere embedding. ``form="madry"`` is the "w32-10" of Madry et al. 2018 and of the TLA paper:
     leaky ReLU, shortcuts by average pooling and zero channels, padding and batch-norm eps of its TensorFlow code.
-    ``activation`` replaces that of the form.
+    ``activation`` overrides that of the form.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class WRN(nn.Module):
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, width) features."""
+        """Return (b, width) features."""
         features: Tensor = self.closing(self.stages(self.stem(x)))
         return features
 
 
-class _Pooled(nn.Module):
-    """A shortcut without weights: mean over stride x stride pixels, then zero channels on both sides."""
+class _PooledShortcut(nn.Module):
+    """A shortcut without weights: average pooling, then zero channels on both sides."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -65,17 +65,17 @@ class _Pooled(nn.Module):
         self.channels = (before, outputs - inputs - before)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The shortcut's map."""
+        """Return the output of the shortcut."""
         x = functional.avg_pool2d(x, self.stride, ceil_mode=True)
         return functional.pad(x, (0, 0, 0, 0, *self.channels))
 
 
-def _convolved(parts: Parts, inputs: int, outputs: int, stride: int) -> nn.Module | None:
+def _convolution_shortcut(parts: Parts, inputs: int, outputs: int, stride: int) -> nn.Module | None:
     return parts.conv(inputs, outputs, 1, stride) if inputs != outputs or stride != 1 else None
 
 
-def _pooled(_parts: Parts, inputs: int, outputs: int, stride: int) -> nn.Module | None:
-    return _Pooled(inputs, outputs, stride) if inputs != outputs or stride != 1 else None
+def _pooled_shortcut(_parts: Parts, inputs: int, outputs: int, stride: int) -> nn.Module | None:
+    return _PooledShortcut(inputs, outputs, stride) if inputs != outputs or stride != 1 else None
 
 
-_SHORTCUTS = {"common": _convolved, "madry": _pooled}
+_SHORTCUTS = {"common": _convolution_shortcut, "madry": _pooled_shortcut}

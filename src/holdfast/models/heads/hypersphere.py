@@ -1,4 +1,4 @@
-"""Hypersphere embedding."""
+"""The hypersphere embedding head."""
 
 from typing import Literal, get_args
 
@@ -14,16 +14,17 @@ WeightNorm = Literal["differentiable", "projected", "none"]
 class Hypersphere(nn.Linear):
     """Scaled cosines between the features and one direction per class, without bias (HE, Pang et al. 2020).
 
-    Logits are ``scale``·cos, so within ±scale: that is what attacks and judges see. Methods take scale·``margin`` off
-    the true logit in their cross entropy with the label and nowhere else; crafting has no margin, nor have TRADES'
-    divergence, LLR's gap and CURE's curvature, and logit pairing compares unscaled cosines, as in the authors' code.
-    To craft with the margin, as the authors' FreeAT does, give the attack ``cross_entropy`` with that margin; for the
-    unscaled cosines of the authors' evaluation, with temperature = scale.
+    Logits are ``scale``·cos, in [-scale, scale], for attacks and for evaluation. Training methods subtract
+    scale·``margin`` from the true logit in their cross entropy with the label and nowhere else: there is no margin in
+    crafting, in the divergence of TRADES, the gap of LLR and the curvature of CURE, and logit pairing compares unscaled
+    cosines, as in the authors' code. To craft with the margin, as the authors' FreeAT does, give the attack a
+    ``cross_entropy`` with that margin; for the unscaled cosines of the authors' evaluation, one with temperature =
+    scale.
 
-    ``feature_norm=False``, ``weight_norm="none"`` and ``margin=0`` switch the parts off. ``weight_norm="projected"``
-    is the authors' way: the weights themselves are put on the sphere in every training pass, and no gradient is taken
-    through it. The default divides by the length inside the model: a pass changes nothing, all passes of a step see
-    one function, and its gradient is the true one, which has no part along the weights.
+    ``feature_norm=False``, ``weight_norm="none"`` and ``margin=0`` disable the parts. ``weight_norm="projected"`` is
+    what the authors do: every training pass projects the weights themselves onto the sphere, without a gradient through
+    the projection. The default normalizes the weights inside the forward pass: no pass changes the weights, all passes
+    of a step evaluate the same function, and its exact gradient has no component along the weights.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Hypersphere(nn.Linear):
         feature_norm: bool = True,
         weight_norm: WeightNorm = "differentiable",
     ) -> "Hypersphere":
-        """A head with the sizes and weights of a linear layer: ``net.fc = Hypersphere.instead_of(net.fc)``."""
+        """Create a head with the sizes and weights of a linear layer: ``net.fc = Hypersphere.instead_of(net.fc)``."""
         if not isinstance(layer, nn.Linear):
             raise ValueError(
                 f"the layer is a {type(layer).__name__} but hypersphere embedding takes the place of a linear one; "
@@ -74,16 +75,16 @@ class Hypersphere(nn.Linear):
         return head
 
     def forward(self, input: Tensor) -> Tensor:
-        """(b, classes) logits."""
+        """Return (b, classes) logits."""
         if self.training and self.weight_norm == "projected":
-            # .data: an earlier pass of the same step may still need the weights, which differ by rounding only
+            # .data: autograd may still need the weights of an earlier pass of the step; they differ by rounding only
             self.weight.data.copy_(unit(self.weight.data))
-        along = functional.linear(input, self.directions())
-        # logits are few and features many: dividing those is what makes HE cost next to nothing
-        return along * (self.scale / length(input) if self.feature_norm else self.scale)
+        products = functional.linear(input, self.directions())
+        # dividing the few logits is much cheaper than normalizing the many features
+        return products * (self.scale / length(input) if self.feature_norm else self.scale)
 
     def directions(self) -> Tensor:
-        """(classes, width) one vector per class, of length one but for ``weight_norm="none"``."""
+        """Return the (classes, width) class vectors, of unit length unless ``weight_norm="none"``."""
         if self.weight_norm == "none":
             return self.weight
         if self.weight_norm == "projected":

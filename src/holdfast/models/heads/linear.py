@@ -1,10 +1,10 @@
-"""The ordinary head."""
+"""The linear head."""
 
 from torch import nn
 
 
 class Linear(nn.Linear):
-    """A weight and a bias per class."""
+    """A linear layer with bias."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__(width, classes)

@@ -13,7 +13,7 @@ from holdfast.rng import Rng
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [2, 3, 6])
-def test_radius_is_that_of_brute_force_over_all_candidates(kind, width):
+def test_radius_agrees_with_exhaustive_search(kind, width):
     for seed in range(6):
         points, labels, matrix, x = problem(seed, kind, width=width, classes=2 + seed % 3)
         certify = certifier(points, labels, matrix)
@@ -28,7 +28,7 @@ def test_radius_is_that_of_brute_force_over_all_candidates(kind, width):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_brute_force_agrees_with_a_general_solver(seed):
+def test_reference_solution_agrees_with_a_general_solver(seed):
     points, labels, matrix, x = problem(seed, "plain")
     label = int(certifier(points, labels, matrix).predict(torch.from_numpy(x[:1])))
     for j in np.flatnonzero(labels != label)[:4]:
@@ -37,7 +37,7 @@ def test_brute_force_agrees_with_a_general_solver(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_inside_a_box_the_radius_is_that_of_a_general_solver(seed):
+def test_radius_with_a_box_agrees_with_a_general_solver(seed):
     points, labels, matrix, x = problem(seed, "plain", width=3)
     points, x = np.tanh(points) / 2 + 0.5, np.tanh(x) / 2 + 0.5
     boxed, free = certifier(points, labels, matrix, box=(0.0, 1.0)), certifier(points, labels, matrix)
@@ -59,7 +59,7 @@ def test_inside_a_box_the_radius_is_that_of_a_general_solver(seed):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(1, 8), st.integers(2, 5))
-def test_examples_have_another_label_and_nothing_inside_the_radius_has(seed, kind, width, classes):
+def test_examples_have_another_label_and_points_within_the_radius_do_not(seed, kind, width, classes):
     if kind == "singular" and width < 2:
         return
     points, labels, matrix, x = problem(seed, kind, width=width, classes=classes, n=12)
@@ -77,7 +77,7 @@ def test_examples_have_another_label_and_nothing_inside_the_radius_has(seed, kin
     assert (certify.predict(around) == found.label.repeat_interleave(200))[moved].all()
 
 
-def test_a_stretched_metric_in_many_dimensions_leaves_no_gap():
+def test_bounds_are_tight_for_an_ill_conditioned_metric_in_many_dimensions():
     rng = np.random.default_rng(5)
     points, x = rng.normal(size=(400, 30)), rng.normal(size=(20, 30))
     g = np.diag(10.0 ** np.linspace(0, -3, 30)) @ rng.normal(size=(30, 30))
@@ -85,7 +85,7 @@ def test_a_stretched_metric_in_many_dimensions_leaves_no_gap():
     assert ((found.upper - found.radius) / found.upper).max() < 1e-6
 
 
-def test_points_that_almost_coincide_do_not_make_a_radius_too_long():
+def test_radius_is_sound_for_points_that_almost_coincide():
     rng = np.random.default_rng(2)
     for apart in (1e-3, 1e-5, 1e-7):
         points = 1 + np.repeat(rng.normal(size=(6, 4)), 2, 0) + apart * rng.normal(size=(12, 4))
@@ -103,18 +103,18 @@ def test_an_input_on_points_of_both_labels_has_radius_zero():
     points = np.array([[0.0, 0], [0, 0], [1, 0], [0, 1]])
     found = certifier(points, np.array([0, 1, 0, 1]), np.eye(2))(torch.zeros(1, 2, dtype=torch.float64), rng=Rng(0))
     assert float(found.radius) == 0
-    assert float(found.upper) == pytest.approx(0.5, abs=1e-6)  # midway to a point of the other label alone
+    assert float(found.upper) == pytest.approx(0.5, abs=1e-6)  # half way to a point of the other label
 
 
-def test_where_no_perturbation_parts_the_labels_there_is_no_example():
-    points = np.array([[0.0, 0], [0, 1], [2, 0], [2, 1]])  # the metric sees the first number only
+def test_there_is_no_example_if_no_perturbation_separates_the_labels():
+    points = np.array([[0.0, 0], [0, 1], [2, 0], [2, 1]])  # the metric depends on the first coordinate only
     matrix = np.diag([1.0, 0.0])
     found = certifier(points, np.array([0, 1, 0, 1]), matrix)(torch.tensor([[0.0, 0.0]]).double(), rng=Rng(0))
     assert float(found.radius) == 0
     assert float(found.upper) == np.inf
 
 
-def test_images_keep_their_shape_and_how_inputs_are_batched_changes_nothing():
+def test_images_keep_their_shape_and_batching_does_not_change_results():
     points, labels, matrix, x = problem(3, "plain", n=30, width=12, queries=9)
     certify = certifier(points, labels, matrix)
     pictures = certifier(points.reshape(30, 1, 3, 4), labels, matrix)
@@ -132,8 +132,8 @@ def test_no_inputs_give_an_empty_certificate():
 
 @pytest.mark.parametrize("box", [None, (-2.0, 1.0)])
 @pytest.mark.parametrize("aside", [1e-12, 2e-12, 1e-9])
-def test_half_spaces_that_nearly_face_each_other_do_not_prove_too_much(aside, box):
-    """The wedge of a point between two near others opens far away; rounding must not take that for never."""
+def test_radius_is_sound_for_nearly_opposite_constraints(aside, box):
+    """The cell of a point between two close ones is a thin wedge, which rounding must not mistake for an empty set."""
     points = torch.tensor([[0, 0], [aside, 1e-6], [0, 2e-6]], dtype=torch.float64)
     certify = Neighbors(points=points, labels=torch.tensor([0, 1, 0]), box=box)
     x = torch.tensor([[-1.5, 1e-6]], dtype=torch.float64)
@@ -146,15 +146,15 @@ def test_half_spaces_that_nearly_face_each_other_do_not_prove_too_much(aside, bo
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("size", [2.0**-1060, 1e-300, 1e-170, 1e300])
-def test_the_size_of_a_metric_changes_no_radius(size, k):
-    """Squares of its squares would be zero or infinite, and a radius divides by them."""
+def test_radius_does_not_depend_on_the_scale_of_the_matrix(size, k):
+    """Without rescaling, fourth powers would underflow or overflow."""
     points, labels, _, x = problem(1, "plain")
     here, there = (certifier(points, labels, s * np.eye(3), k=k)(torch.from_numpy(x), rng=Rng(0)) for s in (1, size))
     torch.testing.assert_close(there.radius, here.radius)
     torch.testing.assert_close(there.upper, here.upper)
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers():
+def test_numpy_integers_are_accepted():
     points, labels, matrix, x = problem(1, "plain")
     found = certifier(points, labels, matrix, k=np.int64(3), near=np.int64(4))(torch.from_numpy(x), rng=Rng(0))
     known = certifier(points, labels, matrix, k=3, near=4)(torch.from_numpy(x), rng=Rng(0))

@@ -11,7 +11,7 @@ from holdfast.rng import Rng
 
 
 def by_hand(points, labels, matrix, x, label, k):
-    """The bound as its proof states it, with loops."""
+    """The bound as stated in the proof, with loops."""
     half, others = (k + 1) // 2, np.flatnonzero(labels != label)
     own = np.flatnonzero(labels == label)
     lengths = {j: sorted((triplet(points, matrix, x, i, j) for i in own), reverse=True) for j in others}
@@ -32,7 +32,7 @@ def by_hand(points, labels, matrix, x, label, k):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("k", "classes"), [(3, 2), (3, 4), (5, 2), (5, 3), (7, 5)])
-def test_bound_is_the_one_that_is_proved_and_never_below_theorem_one(kind, k, classes):
+def test_bound_agrees_with_its_formula_and_is_at_least_theorem_one(kind, k, classes):
     for seed in range(2):
         points, labels, matrix, x = problem(seed, kind, n=20, classes=classes)
         found = certifier(points, labels, matrix, k=k)(torch.from_numpy(x), rng=Rng(0))
@@ -44,7 +44,7 @@ def test_bound_is_the_one_that_is_proved_and_never_below_theorem_one(kind, k, cl
                 assert float(found.radius[row]) == pytest.approx(theorem_one(*given), abs=1e-7, rel=1e-6)
 
 
-def test_three_labels_gain_where_none_has_a_majority():
+def test_bound_improves_on_theorem_one_for_more_than_two_classes():
     angle = 2 * np.pi * np.arange(3) / 3
     points = np.concatenate([s * np.stack([np.cos(angle), np.sin(angle)], 1) for s in (1.0, 2.0, 3.0)])
     points[0] = [0.4, 0.0]
@@ -52,8 +52,8 @@ def test_three_labels_gain_where_none_has_a_majority():
     found = certifier(points, labels, np.eye(2), k=3)(torch.tensor([[0.3, 0.0]]).double(), rng=Rng(0))
     assert int(found.label) == 0
     assert theorem_one(points, labels, np.eye(2), np.array([0.3, 0.0]), 0, 3) == 0
-    assert float(found.radius) == 0  # one vote each: a tie that another rule would break otherwise
-    # and of two own votes in five Theorem 1 proves nothing, as they are no majority
+    assert float(found.radius) == 0  # one vote each: a tie, which another rule might break differently
+    # Theorem 1 proves nothing for a label that wins without a majority
     rng = np.random.default_rng(0)
     gained = 0
     for _ in range(20):
@@ -67,7 +67,7 @@ def test_three_labels_gain_where_none_has_a_majority():
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", ["plain", "grid", "duplicates"])
-def test_bound_exact_radius_and_attack_are_in_order(seed, kind):
+def test_bound_is_below_and_attack_above_the_exact_radius(seed, kind):
     k = 3 if seed % 3 else 5
     points, labels, matrix, x = problem(seed, kind, n=8, width=2, classes=2 + seed % 2, queries=1)
     found = certifier(points, labels, matrix, k=k)(torch.from_numpy(x), rng=Rng(0))
@@ -78,7 +78,7 @@ def test_bound_exact_radius_and_attack_are_in_order(seed, kind):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(2, 6), st.integers(2, 5), st.sampled_from([3, 5, 7]))
-def test_nothing_inside_the_bound_has_another_label_and_examples_do(seed, kind, width, classes, k):
+def test_points_within_the_bound_keep_the_label_and_examples_change_it(seed, kind, width, classes, k):
     points, labels, matrix, x = problem(seed, kind, width=width, classes=classes, n=24)
     certify, x = certifier(points, labels, matrix, k=k), torch.from_numpy(x)
     found, examples = certify.examine(x)
@@ -95,7 +95,7 @@ def test_nothing_inside_the_bound_has_another_label_and_examples_do(seed, kind, 
     assert (certify.predict(around) == found.label.repeat_interleave(100))[moved].all()
 
 
-def test_the_attack_comes_close_to_the_exact_radius():
+def test_attack_is_close_to_the_exact_radius():
     ratios = []
     for seed in range(12):
         points, labels, matrix, x = problem(seed, "plain", n=9, width=3, classes=2, queries=1)
@@ -107,7 +107,7 @@ def test_the_attack_comes_close_to_the_exact_radius():
     assert np.median(ratios) < 1.05
 
 
-def test_an_example_of_votes_stays_in_the_box():
+def test_examples_stay_in_the_box():
     points, labels, matrix, x = problem(1, "plain", n=30, width=4)
     points, x = np.tanh(points) / 2 + 0.5, np.tanh(x) / 2 + 0.5
     certify = certifier(points, labels, matrix, k=3, box=(0.0, 1.0))
@@ -117,7 +117,7 @@ def test_an_example_of_votes_stays_in_the_box():
     assert examples.max() <= 1
 
 
-def test_votes_are_those_of_scikit_learn():
+def test_predictions_agree_with_scikit_learn():
     from sklearn.neighbors import KNeighborsClassifier
 
     points, labels, _, x = problem(4, "plain", n=80, width=3, classes=4, queries=200)
