@@ -8,11 +8,10 @@ import torch
 from subjects import Counted, Net, samples
 from torch import Tensor, nn
 
-from holdfast.attacks import _ascent
-from holdfast.attacks._ascent import Keep, gradient
+from holdfast.attacks._ascent import gradient
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.pgd import PGD
-from holdfast.contracts import Cost, Outputs, Rows
+from holdfast.contracts import Cost, Keep, Loss, Outputs, Rows
 from holdfast.crafting import microbatch
 from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import cross_entropy, logit_difference
@@ -37,11 +36,11 @@ def rightwards(out: Outputs, rows: Rows) -> Tensor:
     return out.x[:, 0]
 
 
-def toward(place: float) -> _ascent.Loss:
+def toward(place: float) -> Loss:
     return lambda out, rows: -(out.x[:, 0] - place).abs()
 
 
-def walk(keep: Keep, model: nn.Module, loss: _ascent.Loss) -> float:
+def walk(keep: Keep, model: nn.Module, loss: Loss) -> float:
     attack = BIM(threat=LINE, steps=5, step=0.1, keep=keep, loss=loss)
     zero = torch.zeros(1, 1, dtype=torch.float64)
     return attack(model, zero, torch.zeros(1, dtype=torch.int64), rng=Rng(0)).item()

@@ -8,7 +8,7 @@ from small import linear, network, numbers
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.attacks._ascent import Ascent
+from holdfast.attacks._ascent import Loop
 from holdfast.attacks._rules import Point, State
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Loss, Outputs, Rows
@@ -101,7 +101,7 @@ def test_llr_gap_is_climbed_to_its_maximum_and_descended_through_the_clean_gradi
     x, y, index = numbers(6, 4, name="x") / 2 + 0.25, torch.zeros(6, dtype=torch.int64), torch.arange(6)
     gap, bowl = Gap(first_logit), Bowl()
     threat, rows = Threat(LInf(), 0.2), gap.expand(bowl, x, y, index)
-    by_adam = Ascent(threat=threat, loss=gap, rule=Adam(), keep="last", start="random", steps=10)
+    by_adam = Loop(threat=threat, loss=gap, rule=Adam(), keep="last", start="random", steps=10)
     attack = by_adam if rule == "adam" else PGD(threat=threat, steps=10, loss=gap, keep="worst")
     x_adv = attack(bowl, x, rows, rng=rng, watch=None)
     largest = 0.2**2 * bowl.a.sum() / 2  # at the corners of the ball
