@@ -1,61 +1,71 @@
-"""Train classifiers whose representation holds still under attack, and show honestly whether it does."""
+"""Train classifiers that resist adversarial perturbations, and measure how well they do.
 
-from holdfast.attacks.bim import BIM
-from holdfast.attacks.cw_linf import CWLinf
-from holdfast.attacks.feature_norm import FeatureNorm
-from holdfast.attacks.fgsm import FGSM
-from holdfast.attacks.linearity import Linearity
-from holdfast.attacks.mim import MIM
-from holdfast.attacks.noise import Noise
-from holdfast.attacks.pgd import PGD
-from holdfast.attacks.transfer import Transfer
-from holdfast.contracts import Batch, Outputs, Rows, Terms
-from holdfast.crafting.arithmetic import arithmetic
-from holdfast.geometry import L0, L1, L2, LInf, Threat
-from holdfast.methods.adversarial import Adversarial
-from holdfast.methods.alp import ALP
-from holdfast.methods.cure import CURE
-from holdfast.methods.llr import LLR
-from holdfast.methods.metric import Metric
-from holdfast.methods.plain import Plain
-from holdfast.methods.tla import TLA
-from holdfast.methods.trades import TRADES
-from holdfast.methods.triplet import Triplet
-from holdfast.models.classifier import Classifier, adapt
-from holdfast.models.heads.hypersphere import Hypersphere
-from holdfast.rng import Rng
+All attacks and methods are names of this module: ``holdfast.PGD`` is the class in ``holdfast/attacks/pgd.py``. They
+are found by file name and imported on first use, so a new file needs no entry here.
+"""
 
-__all__ = [
-    "ALP",
-    "BIM",
-    "CURE",
-    "FGSM",
-    "L0",
-    "L1",
-    "L2",
-    "LLR",
-    "MIM",
-    "PGD",
-    "TLA",
-    "TRADES",
-    "Adversarial",
-    "Batch",
-    "CWLinf",
-    "Classifier",
-    "FeatureNorm",
-    "Hypersphere",
-    "LInf",
-    "Linearity",
-    "Metric",
-    "Noise",
-    "Outputs",
-    "Plain",
-    "Rng",
-    "Rows",
-    "Terms",
-    "Threat",
-    "Transfer",
-    "Triplet",
-    "adapt",
-    "arithmetic",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast import members
+from holdfast.contracts import Batch as Batch
+from holdfast.contracts import Outputs as Outputs
+from holdfast.contracts import Rows as Rows
+from holdfast.contracts import Terms as Terms
+from holdfast.crafting.arithmetic import arithmetic as arithmetic
+from holdfast.geometry import L0 as L0
+from holdfast.geometry import L1 as L1
+from holdfast.geometry import L2 as L2
+from holdfast.geometry import LInf as LInf
+from holdfast.geometry import Threat as Threat
+from holdfast.models.classifier import Classifier as Classifier
+from holdfast.models.classifier import adapt as adapt
+from holdfast.models.heads.hypersphere import Hypersphere as Hypersphere
+from holdfast.rng import Rng as Rng
+
+if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not listed here is of type Any to them
+    from holdfast.attacks.bim import BIM as BIM
+    from holdfast.attacks.cw_linf import CWLinf as CWLinf
+    from holdfast.attacks.feature_norm import FeatureNorm as FeatureNorm
+    from holdfast.attacks.fgsm import FGSM as FGSM
+    from holdfast.attacks.linearity import Linearity as Linearity
+    from holdfast.attacks.mim import MIM as MIM
+    from holdfast.attacks.noise import Noise as Noise
+    from holdfast.attacks.pgd import PGD as PGD
+    from holdfast.attacks.transfer import Transfer as Transfer
+    from holdfast.methods.adversarial import Adversarial as Adversarial
+    from holdfast.methods.alp import ALP as ALP
+    from holdfast.methods.cure import CURE as CURE
+    from holdfast.methods.llr import LLR as LLR
+    from holdfast.methods.metric import Metric as Metric
+    from holdfast.methods.plain import Plain as Plain
+    from holdfast.methods.tla import TLA as TLA
+    from holdfast.methods.trades import TRADES as TRADES
+    from holdfast.methods.triplet import Triplet as Triplet
+
+
+def __getattr__(name: str) -> Any:
+    """Import an attack or a method on first use; ``__all__`` imports all of them."""
+    if name == "__all__":
+        return _public()
+    for folder, file in _files():
+        if file.replace("_", "") == name.lower():  # the class is named like its file
+            found = members.member(folder, file)
+            if found.__name__ == name:
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_public()})
+
+
+def _files() -> list[tuple[Any, str]]:
+    folders = [import_module(f"{__name__}.{name}") for name in ("attacks", "methods")]
+    return [(folder, file) for folder in folders for file in members.names(folder)]
+
+
+def _public() -> list[str]:
+    """The names imported above from the package, and the attacks and methods."""
+    above = {name for name, it in globals().items() if getattr(it, "__module__", "").startswith(f"{__name__}.")}
+    return sorted(above | {members.member(folder, file).__name__ for folder, file in _files()})

@@ -1,11 +1,11 @@
-"""The nouns and protocols that every part of holdfast shares."""
+"""The data types and protocols that every part of holdfast shares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class Batch:
 
 
 class Outputs(NamedTuple):
-    """What one forward pass gives: the input it was given, its features (b, d) and its logits (b, classes)."""
+    """The result of one forward pass: the input x, the features (b, d) and the logits (b, classes)."""
 
     x: Tensor
     features: Tensor
@@ -48,9 +48,9 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """What a loss knows of each sample: the label, its position in the data set, and whatever else was given.
+    """What a loss reads per sample: the label, the position in the data set, and any further tensors by name.
 
-    Everything is indexed together, so samples can leave the batch: a loss never closes over a batch.
+    All of it is indexed together, so that samples can leave a batch early; a loss must not close over a batch.
     """
 
     y: Tensor
@@ -59,7 +59,7 @@ class Rows:
 
     @staticmethod
     def of(y: Tensor | Rows) -> Rows:
-        """Labels alone become rows indexed by their position."""
+        """Returns rows as they are; labels become rows whose index is their position."""
         return y if isinstance(y, Rows) else Rows(y, torch.arange(len(y), device=y.device))
 
     def __len__(self) -> int:
@@ -72,18 +72,18 @@ class Rows:
         return self.given[name]
 
     def take(self, which: Tensor) -> Rows:
-        """The rows selected by a mask or by positions."""
+        """Selects rows by a mask or by positions."""
         return Rows(self.y[which], self.index[which], {name: value[which] for name, value in self.given.items()})
 
     def put(self, where: Tensor, other: Rows) -> Rows:
-        """Rows with others in these positions."""
+        """Returns a copy with the rows at these positions replaced by ``other``."""
         given = {name: value.index_copy(0, where, other.given[name]) for name, value in self.given.items()}
         return Rows(self.y.index_copy(0, where, other.y), self.index.index_copy(0, where, other.index), given)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method wants beside the batch: a positive per sample, and a pool of this many samples."""
+    """What a method needs beside the batch: a positive per sample, and a pool of ``pool`` samples."""
 
     positive: bool = False
     pool: int = 0
@@ -91,7 +91,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Cost:
-    """Passes through the model, counted in samples."""
+    """Forward and backward passes, counted in samples."""
 
     forwards: int = 0
     backwards: int = 0
@@ -102,10 +102,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a training method asks to minimise, the scalars it is made of, for the log, and the passes it took.
+    """The loss of a training method on a batch: the scalar to minimize, its parts for the log, and the cost.
 
-    ``seen`` holds the training passes over the batch, the adversarial one last where there is one: a metric term is
-    added to their features, without passes of its own.
+    ``seen`` holds the outputs of the training passes over the batch, the adversarial pass last. A metric term is
+    computed from their features, so it needs no further passes.
     """
 
     total: Tensor
@@ -116,8 +116,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Per sample: the certified label (-1: abstains), the radius no attack can enter (0 there), and the length of the
-    shortest verified attack (inf where none is known)."""
+    """Per sample: the certified label (-1 if it abstains), the certified radius (0 if it abstains), and the length of
+    the shortest verified perturbation that changes the label (inf if none is known)."""
 
     label: Tensor
     radius: Tensor
@@ -125,26 +125,34 @@ class Certificate:
 
 
 Loss = Callable[[Outputs, Rows], Tensor]
-"""(b,) numbers, never reduced; larger is worse for the model. Attacks climb it, methods descend it."""
+"""One number per sample, (b,), never reduced; larger is worse for the model. Attacks maximize, methods minimize it."""
 
 Watch = Callable[[Rows, Tensor, Tensor, Cost], None]
-"""Called with (rows, x_adv, loss, cost) at every point where an attack evaluates the model."""
+"""Called with (rows, x_adv, loss, cost) each time an attack evaluates the model."""
+
+Keep = Literal["fooled", "last", "worst", "closest"]
+"""Which iterate an attack returns. ``fooled``: the first one that is misclassified, at which the attack stops;
+``last``: the last one; ``worst``: a misclassified one if there is any, among those the one with the largest loss;
+``closest``: the misclassified one with the shortest perturbation."""
+
+Start = Literal["clean", "random", "near"]
+"""Where an attack starts: at x, uniformly in the ball, or (``near``) at x + 0.001·N(0, I), as in the code of TRADES."""
 
 
 class Meter:
-    """A watch that adds up the cost."""
+    """A :data:`Watch` that sums the cost."""
 
     def __init__(self) -> None:
         self.cost = Cost()
 
     def __call__(self, rows: Rows, x_adv: Tensor, loss: Tensor, cost: Cost) -> None:
-        """Called by the attack at every evaluation of the model."""
+        """Adds the cost of one evaluation."""
         self.cost = self.cost + cost
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A classifier with its representation open: ``outputs`` gives features and logits of one forward pass."""
+    """A classifier that exposes its features: ``outputs`` returns features and logits of one forward pass."""
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs: ...
     def __call__(self, x: Tensor) -> Tensor: ...
@@ -161,22 +169,40 @@ class Norm(Protocol):
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor: ...
 
 
+@runtime_checkable
 class Attack(Protocol):
-    """``attack(model, x, y, rng=rng)`` gives adversarial inputs; ``attack.at(eps)`` is the same attack at another eps.
+    """``attack(model, x, y, rng=rng)`` returns adversarial inputs for x.
 
-    ``y`` holds labels, or :class:`Rows` when the loss needs more per sample or the samples have names of their own.
+    ``y`` holds labels, or :class:`Rows` when the loss reads more per sample or the samples are keyed by an index.
+    ``attacks/_attack.py`` implements all members but the call.
     """
 
     @property
-    def threat(self) -> Threat: ...
-    def at(self, eps: float) -> Attack: ...
+    def threat(self) -> Threat:
+        """The perturbations that are allowed."""
+
+    @property
+    def keep(self) -> Keep:
+        """Which iterate is returned; training and transfer refuse attacks that stay at the decision boundary."""
+
+    @property
+    def minimal(self) -> bool:
+        """True if the attack searches for the shortest perturbation, so that one run covers every eps up to its own."""
+
+    def at(self, eps: float) -> Attack:
+        """The same attack at another eps."""
+
+    def with_loss(self, loss: Loss, start: Start) -> Attack:
+        """The same attack on another loss, from another start; raises ValueError if it has no choice of both."""
+
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Adversarial inputs for x."""
 
 
 class Method(Protocol):
-    """A way to train: a loss over (model, batch). With state or parameters of its own it is an ``nn.Module``."""
+    """A training method: a loss over (model, batch). A method with state or parameters is an ``nn.Module``."""
 
     @property
     def needs(self) -> Needs: ...
@@ -184,7 +210,7 @@ class Method(Protocol):
 
 
 class Certifier(Protocol):
-    """Certified radii for a batch; the subject (network, smoothed network, K-NN) is bound at construction."""
+    """Certified radii for a batch; the classifier (network, smoothed network, k-NN) is bound at construction."""
 
     @property
     def norm(self) -> Norm: ...

@@ -1,44 +1,51 @@
-"""What the attack tests share: the members of the folder, models to attack, and a wrapper that counts."""
+"""What the attack tests share: the attacks of the folder, models to attack, and a wrapper that counts passes."""
 
 import dataclasses
-import inspect
-import pkgutil
-from importlib import import_module
 
 import torch
 from torch import Tensor, nn
 
-from holdfast import attacks
+from holdfast import attacks, members
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Attack, Cost, Rows
-from holdfast.geometry import Threat
+from holdfast.geometry import NORMS, Threat
 from holdfast.rng import Rng
 
-MEMBERS = [module.name for module in pkgutil.iter_modules(attacks.__path__) if not module.name.startswith("_")]
-RANDOM = {"cw_linf", "feature_norm", "linearity", "noise", "pgd", "transfer"}  # the others must not draw
 EPS = {"linf": 0.1, "l2": 0.4, "l1": 1.0, "l0": 2.0}
 
 
 def member(name: str) -> type[Attack]:
-    """The one public class of attacks/<name>.py."""
-    module = import_module(f"{attacks.__name__}.{name}")
-    public = (it for key, it in vars(module).items() if not key.startswith("_"))
-    (found,) = (it for it in public if inspect.isclass(it) and it.__module__ == module.__name__)
-    return found
+    """The class of attacks/<name>.py."""
+    return members.member(attacks, name)
 
 
 def build(name: str, threat: Threat, source: nn.Module | None = None) -> Attack:
-    """The attack as it comes, only with fewer steps; transfer crafts on ``source``."""
-    made = member(name)
-    fields = {field.name for field in dataclasses.fields(made)}
-    if "attack" in fields:
-        other = {"source": source} if "source" in fields else {}
-        return made(attack=PGD(threat=threat, steps=3, keep="last"), **other)
-    return made(threat=threat, **({"steps": 3} if "steps" in fields else {}))
+    """The attack with its default settings but three steps; ``source`` is the model on which transfer crafts."""
+    cls = member(name)
+    inner = PGD(threat=threat, steps=3, keep="last")
+    given = {"threat": threat, "attack": inner, "source": source, "steps": 3}
+    return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given})
+
+
+def norms_of(name: str) -> list[str]:
+    """The norms in which the attack works; it refuses a threat in another one at construction."""
+
+    def works(norm: str) -> bool:
+        try:
+            build(name, Threat(NORMS[norm], EPS[norm]), source=nn.Identity())
+        except ValueError:
+            return False
+        return True
+
+    return [norm for norm in NORMS if works(norm)]
+
+
+MEMBERS = members.names(attacks)
+NORMS_OF = {name: norms_of(name) for name in MEMBERS}
 
 
 class Net(nn.Module):
-    """A small convolutional network with everything that has a mode; it can be told to break."""
+    """A small network with batch norm and dropout; ``calls_left`` makes it fail after that many forward passes."""
 
     def __init__(self, shape: tuple[int, ...] = (2, 4, 4), seed: int = 0) -> None:
         super().__init__()
@@ -54,7 +61,7 @@ class Net(nn.Module):
             )
             self.body[1].running_mean.uniform_()
             self.calls_left = -1
-            with torch.no_grad():  # so that no class is the answer to everything
+            with torch.no_grad():  # center the logits, so that every class is predicted for some inputs
                 self.body[5].bias -= self.eval()(torch.rand(200, *shape)).mean(0)
             self.train()
 
@@ -67,7 +74,7 @@ class Net(nn.Module):
 
 
 class Affine(nn.Module):
-    """f(x) = Wx + b: everything about it is known."""
+    """f(x) = Wx + b, whose minimal perturbations have a closed form."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -78,7 +85,7 @@ class Affine(nn.Module):
 
 
 class Counted(nn.Module):
-    """Counts the samples that pass forwards and backwards, and notes the size of every batch."""
+    """Counts the samples in forward and backward passes, and records the size of every batch."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -97,7 +104,7 @@ class Counted(nn.Module):
 
 
 def samples(n: int, rng: Rng, model: nn.Module, shape: tuple[int, ...] = (2, 4, 4)) -> tuple[Tensor, Rows]:
-    """Inputs in [0, 1] in float64, labelled as the model labels them but for the first; indices are no positions."""
+    """Inputs in [0, 1] in float64 with the predicted labels, except for the first; indices differ from positions."""
     x = (1.2 * rng.fork("x").uniform(torch.empty(n, *shape, dtype=torch.float64)) - 0.1).clamp(0, 1)
     with torch.no_grad():
         modes = [module.training for module in model.modules()]

@@ -1,4 +1,4 @@
-"""The loop: which iterate is returned, what restarts keep, who leaves when, and how full the micro-batches are."""
+"""The gradient loop: which iterate it returns, what restarts keep, when samples leave, how it fills micro-batches."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -8,11 +8,10 @@ import torch
 from subjects import Counted, Net, samples
 from torch import Tensor, nn
 
-from holdfast.attacks import _ascent
-from holdfast.attacks._ascent import Keep, gradient
+from holdfast.attacks._ascent import gradient
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.pgd import PGD
-from holdfast.contracts import Cost, Outputs, Rows
+from holdfast.contracts import Cost, Keep, Loss, Outputs, Rows
 from holdfast.crafting import microbatch
 from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import cross_entropy, logit_difference
@@ -22,7 +21,7 @@ LINE = Threat(LInf(), 1.0, -10, 10)
 
 
 class Band(nn.Module):
-    """A number is misclassified exactly when its size lies between two others."""
+    """Misclassifies a number exactly if its absolute value is between ``low`` and ``high``."""
 
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
@@ -37,11 +36,11 @@ def rightwards(out: Outputs, rows: Rows) -> Tensor:
     return out.x[:, 0]
 
 
-def toward(place: float) -> _ascent.Loss:
+def toward(place: float) -> Loss:
     return lambda out, rows: -(out.x[:, 0] - place).abs()
 
 
-def walk(keep: Keep, model: nn.Module, loss: _ascent.Loss) -> float:
+def walk(keep: Keep, model: nn.Module, loss: Loss) -> float:
     attack = BIM(threat=LINE, steps=5, step=0.1, keep=keep, loss=loss)
     zero = torch.zeros(1, 1, dtype=torch.float64)
     return attack(model, zero, torch.zeros(1, dtype=torch.int64), rng=Rng(0)).item()
@@ -49,24 +48,24 @@ def walk(keep: Keep, model: nn.Module, loss: _ascent.Loss) -> float:
 
 @pytest.mark.parametrize(("keep", "place"), [("fooled", 0.2), ("closest", 0.2), ("worst", 0.3), ("last", 0.5)])
 def test_which_iterate_is_returned(keep: Keep, place: float) -> None:
-    """The walk is 0, .1, .2, .3, .4, .5; the loss grows all along but only .2 and .3 fool."""
+    """The iterates are 0, .1, .2, .3, .4, .5 with growing loss; only .2 and .3 are misclassified."""
     assert walk(keep, Band(0.15, 0.35), rightwards) == pytest.approx(place)
 
 
 @pytest.mark.parametrize(("keep", "place"), [("fooled", 0.3), ("closest", 0.0), ("worst", 0.2), ("last", 0.3)])
 def test_which_iterate_is_returned_when_none_fools(keep: Keep, place: float) -> None:
-    """The walk is 0, .1, .2, .3, .2, .3, and .2 is the highest."""
+    """The iterates are 0, .1, .2, .3, .2, .3, and the loss is largest at .2."""
     assert walk(keep, Band(5, 6), toward(0.22)) == pytest.approx(place)
 
 
 @pytest.mark.parametrize(("keep", "place"), [("worst", 0.5), ("closest", 0.5), ("fooled", 0.5), ("last", 0.5)])
-def test_the_last_iterate_counts(keep: Keep, place: float) -> None:
-    """Only the last of the walk fools: the attack may look at it or return it unseen, but not miss it."""
+def test_the_last_iterate_is_not_lost(keep: Keep, place: float) -> None:
+    """Only the last iterate is misclassified: the attack may evaluate it or return it unseen, but not miss it."""
     assert walk(keep, Band(0.45, 0.55), rightwards) == pytest.approx(place)
 
 
-def test_closest_may_come_after_the_first(rng: Rng) -> None:
-    """From a random start the walk leads home: the first point fools from far, a later one from nearer."""
+def test_the_closest_iterate_may_come_after_the_first_misclassified_one(rng: Rng) -> None:
+    """From a random start the walk returns to x, so a later misclassified iterate is closer than the first."""
     attack = PGD(threat=LINE, steps=20, step=0.05, loss=toward(0.0))
     x, y = torch.zeros(60, 1, dtype=torch.float64), torch.zeros(60, dtype=torch.int64)
     start = LINE.sample(x, rng.fork("start").at(torch.arange(60)).at(torch.zeros(60))).abs()
@@ -84,7 +83,7 @@ History = dict[int, list[tuple[bool, float, float, Tensor]]]
 
 
 def watched(attack: PGD, model: Net, x: Tensor, rows: Rows, rng: Rng) -> tuple[Tensor, History]:
-    """The result, and per sample (fooled, loss, length, point) of all that was evaluated, in order."""
+    """The result, and per sample (fooled, loss, length, point) of each evaluated iterate, in order."""
     history: History = defaultdict(list)
     place = {index: i for i, index in enumerate(rows.index.tolist())}
 
@@ -104,18 +103,18 @@ def net() -> Net:
 
 @pytest.mark.parametrize("restarts", [1, 3])
 @pytest.mark.parametrize("keep", ["worst", "closest", "fooled"])
-def test_the_best_of_everything_seen_is_returned(keep: Keep, restarts: int, net: Net, rng: Rng) -> None:
+def test_the_best_evaluated_iterate_is_returned(keep: Keep, restarts: int, net: Net, rng: Rng) -> None:
     attack = PGD(threat=Threat(LInf(), 0.04), steps=4, restarts=restarts, keep=keep)
     x, rows = samples(30, rng, net)
     found, history = watched(attack, net, x, rows, rng)
     fooled = [any(seen[0] for seen in history[i]) for i in range(30)]
-    assert 3 < sum(fooled) < 27  # both cases are there
+    assert 3 < sum(fooled) < 27  # both cases occur
     for i, seen in history.items():
         if keep == "fooled":
-            assert [f for f, *_ in seen[:-1]] == [False] * (len(seen) - 1)  # gone after the first success
+            assert [f for f, *_ in seen[:-1]] == [False] * (len(seen) - 1)  # stopped at the first success
             best = seen[-1][3]
             if restarts == 1 and not fooled[i]:
-                continue  # the last point is handed in unseen
+                continue  # the last iterate is returned without being evaluated
         else:
             assert len(seen) == restarts * 5
             value = 1 if keep == "worst" else 2
@@ -125,7 +124,7 @@ def test_the_best_of_everything_seen_is_returned(keep: Keep, restarts: int, net:
 
 
 @pytest.mark.parametrize("keep", ["fooled", "worst", "closest"])
-def test_more_restarts_and_more_steps_never_help_the_model(keep: Keep, net: Net, rng: Rng) -> None:
+def test_more_restarts_and_more_steps_never_raise_the_accuracy(keep: Keep, net: Net, rng: Rng) -> None:
     x, rows = samples(60, rng, net)
     few = PGD(threat=Threat(LInf(), 0.05), steps=2, step=0.01, keep=keep)
 
@@ -147,7 +146,7 @@ def test_more_restarts_and_more_steps_never_help_the_model(keep: Keep, net: Net,
     assert previous.sum() < holds(few).sum()
 
 
-def test_each_restart_begins_at_another_point_near_the_clean_input(net: Net, rng: Rng) -> None:
+def test_each_restart_draws_another_start_around_the_clean_input(net: Net, rng: Rng) -> None:
     x, rows = samples(6, rng, net)
     attack = PGD(threat=Threat(LInf(), 0.01), steps=3, restarts=4, keep="worst")
     _, history = watched(attack, net, x, rows, rng)
@@ -165,7 +164,7 @@ def test_each_restart_begins_at_another_point_near_the_clean_input(net: Net, rng
 def test_micro_batches_are_full_while_samples_wait(
     keep: Keep, restarts: int, micro: int, net: Net, rng: Rng, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each pass has min(micro, samples not done) rows, so no pass is wasted on the fooled or on the done."""
+    """Each pass has min(micro, unfinished samples) rows, so no pass is spent on finished samples."""
     monkeypatch.setattr(microbatch, "size", lambda: micro)
     steps, counted = 3, Counted(net)
     passes = restarts * (steps + (keep == "worst" or restarts > 1))
@@ -177,7 +176,7 @@ def test_micro_batches_are_full_while_samples_wait(
     def watch(seen: Rows, x_adv: Tensor, loss: Tensor, cost: Cost) -> None:
         expected.append(min(micro, len(left)))
         for index, value in zip(seen.index.tolist(), loss.tolist(), strict=True):
-            left[index] -= 1  # a KeyError: it was done
+            left[index] -= 1  # a KeyError if the sample was finished
             if left[index] == 0 or (keep == "fooled" and value > 0):
                 del left[index]
 
@@ -191,9 +190,21 @@ def test_micro_batches_are_full_while_samples_wait(
 
 
 @pytest.mark.parametrize("bad", [{"keep": "last"}, {"restarts": 0}, {"restarts": -1}])
-def test_restarts_that_are_lost_are_refused(bad: dict[str, object]) -> None:
+def test_useless_restarts_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="restarts"):
         PGD(**{"threat": LINE, "restarts": 2, **bad})
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_fewer_than_one_step_is_refused(steps: int) -> None:
+    with pytest.raises(ValueError, match=f"steps is {steps} and restarts 1 but an attack needs at least one of each"):
+        BIM(threat=LINE, steps=steps)
+
+
+def test_the_closest_iterate_makes_an_attack_minimal() -> None:
+    attack = BIM(threat=LINE, keep="closest")
+    assert attack.minimal
+    assert not replace(attack, keep="fooled").minimal
 
 
 def test_a_reduced_loss_is_refused(net: Net, rng: Rng) -> None:
@@ -203,16 +214,16 @@ def test_a_reduced_loss_is_refused(net: Net, rng: Rng) -> None:
         attack(net, x, rows, rng=rng)
 
 
-class Deaf(nn.Module):
+class Detached(nn.Module):
     """Its logits do not depend on the input through autograd."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.detach().flatten(1)[:, :3].round()
 
 
-def test_a_model_without_gradients_is_named(rng: Rng) -> None:
+def test_a_model_without_input_gradients_is_refused(rng: Rng) -> None:
     with pytest.raises(ValueError, match="does not depend on the input through autograd"):
-        BIM(threat=Threat(LInf(), 0.1))(Deaf(), torch.rand(2, 4), torch.zeros(2, dtype=torch.int64), rng=rng)
+        BIM(threat=Threat(LInf(), 0.1))(Detached(), torch.rand(2, 4), torch.zeros(2, dtype=torch.int64), rng=rng)
 
 
 def test_gradients_are_per_sample_sums_and_never_nan() -> None:

@@ -1,4 +1,4 @@
-"""Crafting through normalized features against the same written out, and what it refuses."""
+"""FeatureNorm agrees with an attack on the normalized network written out; bad settings are refused."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def lengthened(body: nn.Module, head: nn.Linear, scale: float) -> nn.Module:
 
 @pytest.mark.parametrize("scale", [1.0, 10.0])
 @pytest.mark.parametrize("form", ["classifier", "sequential"])
-def test_it_is_the_attack_on_the_network_with_normalized_features(
+def test_equals_the_attack_on_the_network_with_normalized_features(
     scale: float, form: str, parts: tuple[nn.Module, nn.Linear], rng: Rng
 ) -> None:
     body, head = parts
@@ -76,7 +76,7 @@ def test_a_head_that_is_not_linear_is_refused(last: nn.Module, rng: Rng) -> None
 
 
 @pytest.mark.parametrize("keep", ["fooled", "closest"])
-def test_what_stays_at_the_boundary_of_the_normalized_network_is_refused(keep: str) -> None:
+def test_attacks_that_stay_at_the_boundary_are_refused(keep: str) -> None:
     with pytest.raises(ValueError, match='feature_norm needs an attack with keep="last" or "worst"'):
         FeatureNorm(attack=PGD(threat=THREAT, keep=keep))  # type: ignore[arg-type]
 
@@ -88,10 +88,12 @@ def test_a_bad_scale_is_refused(scale: float) -> None:
 
 
 def test_the_length_of_features_does_not_matter(rng: Rng) -> None:
-    """Saturated networks hide their gradient behind long features; normalized, ten times longer ones are the same."""
+    """Long features saturate a network and hide its gradients; normalized, features ten times as long give the same."""
     net = Net().double().eval()
     x, rows = samples(7, rng, net)
-    torch.manual_seed(0)  # wide: where one feature alone is active its direction is constant and a step only rounding
+    torch.manual_seed(
+        0
+    )  # wide, because with a single active feature the direction is constant and its gradient is rounding error
     features = nn.Sequential(nn.Flatten(), nn.Linear(32, 24, bias=False), nn.ReLU()).double()
     head, attack = nn.Linear(24, 3).double(), FeatureNorm(attack=PGD(threat=THREAT, steps=3, keep="last"))
     short = attack(Classifier(features, head), x, rows, rng=rng)

@@ -1,4 +1,4 @@
-"""On f(x) = Wx + b without a box the distance to every class is known: attacks must decide as it does."""
+"""For f(x) = Wx + b without a box the distance to every class has a closed form, which attacks must reproduce."""
 
 from math import inf
 
@@ -36,7 +36,7 @@ def problem(rng: Rng, classes: int, norm: str) -> tuple[Affine, Tensor, Tensor, 
 
 
 def radius(distance: Tensor) -> tuple[float, Tensor]:
-    """An eps that about half of the samples survive, and who is not within 2 % of it."""
+    """An eps within which half of the samples can be misclassified, and which samples are not within 2 % of it."""
     eps = float(distance.amin(1).median())
     return eps, ((distance.amin(1) / eps - 1).abs() > 0.02)
 
@@ -70,7 +70,7 @@ def test_one_step_is_exact_for_two_classes(norm: str, rng: Rng) -> None:
 @pytest.mark.parametrize("norm", DUAL)
 @pytest.mark.parametrize("loss", [targeted_logit_difference, targeted_cross_entropy], ids=lambda loss: loss.__name__)
 def test_every_target_of_many_classes(norm: str, loss: object, rng: Rng) -> None:
-    """Toward one class the problem is linear again, so no local maximum excuses a miss."""
+    """Toward one class the problem is linear, so there is no local maximum to get stuck in."""
     model, x, y, distance = problem(rng, 5, norm)
     eps, clear = radius(distance)
     attack = PGD(threat=Threat(NORMS[norm], eps, -inf, inf), steps=60, step=eps / 4, loss=loss)
@@ -83,7 +83,7 @@ def test_every_target_of_many_classes(norm: str, loss: object, rng: Rng) -> None
 
 @pytest.mark.parametrize("norm", DUAL)
 def test_many_classes_untargeted(norm: str, rng: Rng) -> None:
-    """The loss is convex, so climbing it can end at the wrong class; restarts find the right one."""
+    """The loss is convex, so maximizing it can end at the wrong class; restarts find the right one."""
     model, x, y, distance = problem(rng, 5, norm)
     eps, clear = radius(distance)
     attack = PGD(threat=Threat(NORMS[norm], eps, -inf, inf), steps=40, step=eps / 4, restarts=8)
@@ -94,7 +94,7 @@ def test_many_classes_untargeted(norm: str, rng: Rng) -> None:
 
 
 @pytest.mark.parametrize("norm", DUAL)
-def test_the_closest_is_as_close_as_the_half_space(norm: str, rng: Rng) -> None:
+def test_the_closest_iterate_is_one_step_from_the_closed_form(norm: str, rng: Rng) -> None:
     model, x, y, distance = problem(rng, 2, norm)
     threat = Threat(NORMS[norm], 2 * float(distance.amin(1).max()), -inf, inf)
     attack = BIM(threat=threat, steps=400, step=threat.eps / 400, keep="closest")

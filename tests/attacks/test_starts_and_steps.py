@@ -1,4 +1,4 @@
-"""Where attacks start, and how Adam steps."""
+"""Where attacks start, which ones draw random numbers, and the steps of Adam."""
 
 from math import inf
 
@@ -7,9 +7,16 @@ import torch
 from subjects import Net, samples
 from torch import Tensor
 
+from holdfast.attacks.bim import BIM
+from holdfast.attacks.cw_linf import CWLinf
+from holdfast.attacks.feature_norm import FeatureNorm
 from holdfast.attacks.fgsm import FGSM
+from holdfast.attacks.linearity import Linearity
+from holdfast.attacks.mim import MIM
+from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
-from holdfast.contracts import Cost, Rows
+from holdfast.attacks.transfer import Transfer
+from holdfast.contracts import Attack, Cost, Rows
 from holdfast.geometry import L2, LInf, Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.models.classifier import adapt
@@ -22,7 +29,7 @@ def net() -> Net:
 
 
 def first_points(attack: PGD | FGSM, net: Net, rng: Rng, n: int = 64) -> tuple[Tensor, Tensor]:
-    """The clean inputs and where the attack first looked, in the order of the samples."""
+    """The clean inputs and the first iterates, in the order of the samples."""
     x, rows = samples(n, rng, net)
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -35,7 +42,7 @@ def first_points(attack: PGD | FGSM, net: Net, rng: Rng, n: int = 64) -> tuple[T
     return x, x_adv
 
 
-def test_near_is_gaussian_noise_of_a_thousandth(net: Net, rng: Rng) -> None:
+def test_near_adds_gaussian_noise_with_standard_deviation_0_001(net: Net, rng: Rng) -> None:
     x, x_adv = first_points(PGD(threat=Threat(LInf(), 0.1, -inf, inf), steps=1, start="near"), net, rng)
     noise = (x_adv - x) / 1e-3
     n = noise.numel()
@@ -53,7 +60,7 @@ def test_near_stays_in_the_threat(eps: float, net: Net, rng: Rng) -> None:
     assert not torch.equal(x_adv, x)
 
 
-def test_a_fast_step_can_start_near_and_pgd_at_the_sample(net: Net, rng: Rng) -> None:
+def test_fgsm_can_start_near_and_pgd_at_the_clean_input(net: Net, rng: Rng) -> None:
     threat = Threat(LInf(), 0.1)
     x, x_adv = first_points(FGSM(threat=threat, start="near"), net, rng)
     assert 0 < (x_adv - x).abs().max() < 0.01
@@ -61,13 +68,42 @@ def test_a_fast_step_can_start_near_and_pgd_at_the_sample(net: Net, rng: Rng) ->
     assert torch.equal(x_adv, x)
 
 
-def test_restarts_from_near_begin_elsewhere(net: Net, rng: Rng) -> None:
+def test_restarts_from_near_draw_new_starts(net: Net, rng: Rng) -> None:
     x, rows = samples(1, rng, net)
     rows = Rows(net.eval()(x).argmax(1), rows.index)
     starts: list[Tensor] = []
     attack = PGD(threat=Threat(LInf(), 1e-5), steps=1, restarts=3, start="near", keep="worst")
     attack(net, x, rows, rng=rng, watch=lambda rows, x_adv, loss, cost: starts.append(x_adv.clone()))
     assert len({tuple(start.flatten().tolist()) for start in starts[::2]}) == 3
+
+
+THREAT = Threat(LInf(), 0.1)
+
+
+@pytest.mark.parametrize("attack", [FGSM(threat=THREAT), BIM(threat=THREAT), MIM(threat=THREAT)])
+def test_attacks_from_the_clean_input_do_not_depend_on_the_rng(attack: Attack, net: Net, rng: Rng) -> None:
+    x, rows = samples(9, rng, net)
+    assert torch.equal(attack(net, x, rows, rng=Rng(0)), attack(net, x, rows, rng=Rng(1)))
+
+
+INNER = PGD(threat=THREAT, steps=3, keep="last")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        INNER,
+        CWLinf(threat=THREAT, steps=3),
+        FeatureNorm(attack=INNER),
+        Linearity(threat=THREAT),
+        Noise(threat=THREAT),
+        Transfer(source=Net(seed=1).double(), attack=INNER),
+    ],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_attacks_from_a_random_start_depend_on_the_rng(attack: Attack, net: Net, rng: Rng) -> None:
+    x, rows = samples(9, rng, net)
+    assert not torch.equal(attack(net, x, rows, rng=Rng(0)), attack(net, x, rows, rng=Rng(1)))
 
 
 @pytest.mark.parametrize("start", ["far", "Near"])

@@ -27,9 +27,13 @@ class Shift:
     loss: Loss = climbed
     start: str = "clean"
     seen: list[tuple[float, Rows]] = field(default_factory=list)
+    keep = "last"
 
     def at(self, eps: float) -> "Shift":
         return replace(self, threat=replace(self.threat, eps=eps))
+
+    def with_loss(self, loss: Loss, start: str) -> "Shift":
+        return replace(self, loss=loss, start=start)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: object = None) -> Tensor:
         assert isinstance(y, Rows)

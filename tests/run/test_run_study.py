@@ -91,7 +91,7 @@ def test_running_again_trains_and_attacks_nothing(
     before = times(study.out, *kept)
     assert len(before) == 4 * (2 + 1 + 1 + 1 + 2 * 7)
     columns = {path: path.read_bytes() for path in study.out.rglob("records.csv")}
-    monkeypatch.setattr("holdfast.attacks._ascent.Ascent.__call__", refuse)
+    monkeypatch.setattr("holdfast.attacks._ascent.Loop.__call__", refuse)
     monkeypatch.setattr("holdfast.attacks.noise.Noise.__call__", refuse)
     monkeypatch.setattr("holdfast.methods.plain.Plain.__call__", refuse)
     done = call("run", study.recipe, "--out", study.out)

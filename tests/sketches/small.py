@@ -1,4 +1,4 @@
-"""Numbers and models for the sketches; the sketches themselves are explained in docs/decisions/0002-contracts.md."""
+"""Inputs and models for the sketches, which docs/decisions/0002-contracts.md explains."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Sketch of a certifier without a network: exact radii of the nearest neighbour."""
+"""Sketch of a certifier without a network: exact radii of the nearest-neighbor classifier."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ def least_distance(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def dual_bound(a: np.ndarray, b: np.ndarray, v: np.ndarray) -> float:
-    """What any v >= 0 proves: no d with a d <= b is shorter."""
+    """A lower bound, from any v >= 0, on the length of every d with a d <= b (weak duality)."""
     return float(np.sqrt(2 * max(-((a.T @ v) ** 2).sum() / 2 - v @ b, 0.0)))
 
 
@@ -44,7 +44,7 @@ class NearestNeighbor:
         label = self.predict(x)
         found = [self._one(row, int(own)) for row, own in zip(x, label, strict=True)]
         d = torch.tensor(np.stack([shortest for shortest, _ in found]))
-        fooled = self.predict(x + d) != label  # an upper bound counts only when the classifier agrees
+        fooled = self.predict(x + d) != label  # an upper bound is valid only if the classifier confirms it
         return Certificate(
             label,
             torch.tensor([bound for _, bound in found], dtype=x.dtype),
@@ -58,13 +58,13 @@ class NearestNeighbor:
             a = 2 * (own - other) @ self.metric
             b = (apart @ self.metric * apart).sum(1) - (x - other) @ self.metric @ (x - other)
             d, bound = least_distance(a.numpy(), b.numpy())
-            inwards = (other - x).numpy() - d  # not along d: at a corner of the cell that leads out of it again
+            inwards = (other - x).numpy() - d  # not along d, which at a corner of the cell leads out of it again
             reach.append((d + 1e-9 * inwards, bound))
         return min(reach, key=lambda one: one[1])
 
 
 @pytest.mark.parametrize("stretch", [[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.3], [0.0, 0.5]]])
-def test_no_point_inside_the_radius_of_the_nearest_neighbour_has_another_label(stretch, rng):
+def test_no_point_within_the_certified_radius_has_another_label(stretch, rng):
     g = torch.tensor(stretch, dtype=torch.float64)
     points, labels = numbers(14, 2, name="points"), torch.arange(14) % 3
     certify = NearestNeighbor(points, labels, g.T @ g)
@@ -76,16 +76,16 @@ def test_no_point_inside_the_radius_of_the_nearest_neighbour_has_another_label(s
     torch.testing.assert_close(certificate.upper, certificate.radius, rtol=1e-6, atol=0)  # so it is exact
     ticks = torch.linspace(-0.5, 1.5, 301, dtype=torch.float64)
     grid = torch.cartesian_prod(ticks, ticks)
-    told = certify.predict(grid)
+    predicted = certify.predict(grid)
     for row, label, radius in zip(x, certificate.label, certificate.radius, strict=True):
-        apart = (grid - row)[told != label].norm(dim=1).min()
+        apart = (grid - row)[predicted != label].norm(dim=1).min()
         assert radius <= apart <= radius + 2 * (ticks[1] - ticks[0])
     again = x.repeat_interleave(500, 0)
     attacked = again + L2().sample(again, certificate.radius.repeat_interleave(500), rng)
     assert torch.equal(certify.predict(attacked), certificate.label.repeat_interleave(500))
 
 
-def test_a_bound_holds_also_when_the_solver_stops_early():
+def test_the_dual_bound_holds_when_the_solver_stops_early():
     a, b = (4 * numbers(6, 3, name="a") - 2).numpy(), -numbers(6, name="b").numpy()
     a[:, 0] += 4  # so that some d satisfies all six
     constraint = {"type": "ineq", "fun": lambda d: b - a @ d}

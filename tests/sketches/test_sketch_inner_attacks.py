@@ -1,4 +1,4 @@
-"""Sketches of inner maximisations: TRADES' divergence and LLR's gap, climbed by the one loop."""
+"""Sketches of inner maximizations by the shared loop: the divergence of TRADES and the gap of LLR."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from small import linear, network, numbers
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.attacks._ascent import Ascent
+from holdfast.attacks._ascent import Loop
 from holdfast.attacks._rules import Point, State
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Loss, Outputs, Rows
@@ -21,7 +21,7 @@ def kl(out: Outputs, rows: Rows) -> Tensor:
     return (p.exp() * (p - q)).sum(1)
 
 
-def test_trades_inner_attack_is_per_sample_while_samples_leave(rng, monkeypatch):
+def test_the_inner_attack_of_trades_is_per_sample_while_samples_leave(rng, monkeypatch):
     monkeypatch.setattr("holdfast.crafting.microbatch.size", lambda: 5)  # so that slots are refilled
     x, model, sizes = numbers(14, 4, name="x"), network(), []
     clean = model(x).detach()
@@ -31,7 +31,7 @@ def test_trades_inner_attack_is_per_sample_while_samples_leave(rng, monkeypatch)
     alone = [attack(model, x[[i]], rows.take(torch.tensor([i])), rng=rng) for i in range(14)]
     torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-9)
     fooled = model(together).argmax(1) != rows.y
-    assert 0 < fooled.sum() < 14  # some left early, some stayed to the end
+    assert 0 < fooled.sum() < 14  # some samples stop early, some take all steps
     assert set(sizes) > {5}
     moved = kl(adapt(model).outputs(together), rows)
     by_torch = functional.kl_div(model(together).log_softmax(1), clean.softmax(1), reduction="none").sum(1)
@@ -49,7 +49,9 @@ class Gap:
     def expand(self, model: nn.Module, x: Tensor, y: Tensor, index: Tensor, *, graph: bool = False) -> Rows:
         here = x.clone().requires_grad_()
         value = self.loss(adapt(model).outputs(here), Rows(y, index))
-        (gradient,) = torch.autograd.grad(value.sum(), here, create_graph=graph)  # summed: each row its own
+        (gradient,) = torch.autograd.grad(
+            value.sum(), here, create_graph=graph
+        )  # of the sum, so that each row is the gradient of one sample
         kept = (value, gradient) if graph else (value.detach(), gradient.detach())
         return Rows(y, index, {"x": x, "loss": kept[0], "gradient": kept[1]})
 
@@ -68,7 +70,7 @@ class Bowl(nn.Module):
 
 @dataclass(frozen=True)
 class Adam:
-    """The rule of LLR's inner loop; its memory is two rows per sample, so samples may come and go."""
+    """The step rule of LLR's inner loop; its state has one row per sample, so samples can leave and enter."""
 
     rate: float = 0.1
 
@@ -97,11 +99,11 @@ def test_llr_gap_is_zero_for_a_linear_loss_and_the_second_order_term_for_a_quadr
 
 
 @pytest.mark.parametrize("rule", ["steepest", "adam"])
-def test_llr_gap_is_climbed_to_its_maximum_and_descended_through_the_clean_gradient(rule, rng):
+def test_the_loop_finds_the_maximum_of_the_llr_gap_and_its_training_gradient_includes_the_clean_gradient(rule, rng):
     x, y, index = numbers(6, 4, name="x") / 2 + 0.25, torch.zeros(6, dtype=torch.int64), torch.arange(6)
     gap, bowl = Gap(first_logit), Bowl()
     threat, rows = Threat(LInf(), 0.2), gap.expand(bowl, x, y, index)
-    by_adam = Ascent(threat=threat, loss=gap, rule=Adam(), keep="last", start="random", steps=10)
+    by_adam = Loop(threat=threat, loss=gap, rule=Adam(), keep="last", start="random", steps=10)
     attack = by_adam if rule == "adam" else PGD(threat=threat, steps=10, loss=gap, keep="worst")
     x_adv = attack(bowl, x, rows, rng=rng, watch=None)
     largest = 0.2**2 * bowl.a.sum() / 2  # at the corners of the ball

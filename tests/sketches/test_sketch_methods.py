@@ -1,4 +1,4 @@
-"""Sketches of methods: TLA through Batch and Needs, and a proxy loss with parameters of its own."""
+"""Sketches of methods: TLA through Batch and Needs, and a proxy loss with trainable parameters."""
 
 import copy
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Triplets:
 
 
 def filled(x: Tensor, y: Tensor, which: Tensor, needs: Needs) -> Batch:
-    """What run/ does for a method: the batch, and beside it what the method's needs ask for."""
+    """The batch as training builds it, with the positives and the pool that the method needs."""
     positive = x[Positives(y, seed=0).draw(y[which], which)] if needs.positive else None
     drawn = Pool(len(y), needs.pool, seed=0).draw(0)
     return Batch(x[which], y[which], which, positive, Batch(x[drawn], y[drawn], drawn) if needs.pool else None)
@@ -80,7 +80,7 @@ class Proxies(nn.Module):
         return Terms(entropy + pull, {"cross_entropy": entropy, "proxies": pull})
 
 
-def test_a_method_with_parameters_is_a_module_that_trains_and_is_saved(rng):
+def test_a_method_with_parameters_is_a_module_that_can_be_trained_and_restored(rng):
     model, method = network(), Proxies(3, 8)
     batch = Batch(numbers(6, 4, name="x"), torch.arange(6) % 3, torch.arange(6))
     terms = method(model, batch, progress=0.5, rng=rng)

@@ -1,4 +1,4 @@
-"""Sketches of attacks whose loop is not the one loop: RayS, and minimal-norm attacks."""
+"""Sketches of attacks with a loop of their own, RayS and DeepFool, and of a minimal-norm attack by the shared loop."""
 
 from dataclasses import dataclass, replace
 
@@ -8,6 +8,7 @@ from small import half_spaces, linear, numbers
 from torch import Tensor, nn
 from torch.nn import functional
 
+from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks.bim import BIM
 from holdfast.contracts import Cost, Outputs, Rows, Watch
 from holdfast.crafting.view import frozen
@@ -17,13 +18,11 @@ from holdfast.rng import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayS:
+class RayS(StandaloneAttack):
     threat: Threat
     levels: int = 4
     bisections: int = 20
-
-    def at(self, eps: float) -> "RayS":
-        return replace(self, threat=replace(self.threat, eps=eps))
+    keep = "closest"
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
@@ -34,7 +33,7 @@ class RayS:
         def fools(d: Tensor, sign: Tensor, who: Tensor) -> Tensor:
             x_adv = (x[who] + d[:, None] * sign).clamp(self.threat.low, self.threat.high)
             wrong = view(x_adv).argmax(1) != rows.y[who]
-            if watch is not None:  # the zero-one loss is all that a hard-label attack sees
+            if watch is not None:  # a hard-label attack sees nothing but the zero-one loss
                 watch(rows.take(who), x_adv, wrong.to(x), Cost(forwards=len(x_adv)))
             return wrong
 
@@ -57,47 +56,45 @@ class RayS:
 
 
 class HardLabel(nn.Module):
-    """Tells nothing but the class, and counts who asks."""
+    """Returns the one-hot predicted class and counts the queries."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.asked = model, 0
+        self.model, self.queries = model, 0
 
     def forward(self, x: Tensor) -> Tensor:
-        self.asked += len(x)
+        self.queries += len(x)
         z = self.model(x)
         return functional.one_hot(z.argmax(1), z.shape[1]).to(x)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_rays_upper_bounds_the_closed_form_and_reports_its_queries(classes, rng):
+def test_rays_bounds_the_closed_form_from_above_and_reports_its_queries(classes, rng):
     model, x, costs = linear(8, classes), numbers(12, 8, name="x") / 5 + 0.4, []
     y, exact = half_spaces(model, x, norm=1)
-    asked = HardLabel(model)
+    hard = HardLabel(model)
     attack = RayS(threat=Threat(LInf(), torch.inf))
-    x_adv = attack(asked, x, y, rng=rng, watch=lambda rows, x_adv, loss, cost: costs.append(cost))
+    x_adv = attack(hard, x, y, rng=rng, watch=lambda rows, x_adv, loss, cost: costs.append(cost))
     total = sum(costs, Cost())
-    assert total == Cost(forwards=asked.asked, backwards=0)
+    assert total == Cost(forwards=hard.queries, backwards=0)
     distance, fooled = LInf().length(x_adv - x), model(x_adv).argmax(1) != y
     assert fooled.sum() >= 6
     assert (distance >= exact - 1e-9)[fooled].all()
-    if classes == 2:  # one hyperplane: flipping single numbers finds its sign vector, so the bound is met
+    if classes == 2:  # one hyperplane: flipping single coordinates finds its sign vector, so the bound is tight
         free = fooled & (exact < 0.4)  # the box does not interfere
         assert free.sum() >= 6
         torch.testing.assert_close(distance[free], exact[free], rtol=0, atol=1e-5)
     eps = distance[fooled].median().item()
-    capped = attack.at(eps)(asked, x, y, rng=rng)
+    capped = attack.at(eps)(hard, x, y, rng=rng)
     assert torch.equal(model(capped).argmax(1) != y, fooled & (distance <= eps * (1 + 1e-5) + 1e-7))
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepFool:
+class DeepFool(StandaloneAttack):
     threat: Threat
     steps: int = 20
     overshoot: float = 1e-6
-
-    def at(self, eps: float) -> "DeepFool":
-        return replace(self, threat=replace(self.threat, eps=eps))
+    keep = "closest"
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
@@ -123,7 +120,7 @@ class DeepFool:
 EVERYWHERE = Threat(L2(), torch.inf, -torch.inf, torch.inf)
 
 
-def test_deepfool_hits_the_closed_form_distance_of_a_linear_model(rng):
+def test_deepfool_finds_the_closed_form_distance_of_a_linear_model(rng):
     model, x, costs = linear(5, 4), 4 * numbers(10, 5, name="x") - 2, []
     y, exact = half_spaces(model, x, norm=2)
     attack = DeepFool(threat=EVERYWHERE, steps=2)
@@ -134,7 +131,7 @@ def test_deepfool_hits_the_closed_form_distance_of_a_linear_model(rng):
     assert costs == [Cost(10, 40)] * 2
 
 
-def test_the_loop_keeps_the_closest_point_of_an_unbounded_threat(rng):
+def test_the_loop_finds_the_closest_point_without_a_budget(rng):
     model, x = linear(5, 2), 4 * numbers(10, 5, name="x") - 2
     attack = BIM(threat=replace(EVERYWHERE, norm=LInf()), steps=400, step=0.02, keep="closest")
     y, exact = half_spaces(model, x, norm=1)

@@ -1,1 +1,1 @@
-"""Attacks, one per file; the file name is the recipe name. Names that start with ``_`` are machinery."""
+"""Attacks, one per file: the file name is the recipe name, and the file defines one public frozen dataclass."""

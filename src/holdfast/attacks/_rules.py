@@ -1,4 +1,7 @@
-"""Step rules: how an attack moves. A rule's memory is explicit, one row per sample, so samples can come and go."""
+"""Step rules: how the gradient loop moves from one iterate to the next.
+
+The state of a rule is explicit, with one row per sample, so that samples can leave and enter a micro-batch.
+"""
 
 from dataclasses import dataclass
 from math import inf
@@ -14,7 +17,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Point:
-    """Where the samples of a batch stand: t steps after their start."""
+    """The iterates of a micro-batch with their input gradients and losses; ``t`` counts the steps of each sample."""
 
     x: Tensor
     x_adv: Tensor
@@ -25,11 +28,13 @@ class Point:
 
 
 class Rule(Protocol):
-    """``begin`` gives the memory of fresh samples; ``move`` the next point, a new tensor not yet projected, and the
-    new memory."""
+    """How an attack takes a step."""
 
-    def begin(self, x_adv: Tensor) -> State: ...
-    def move(self, point: Point, state: State) -> tuple[Tensor, State]: ...
+    def begin(self, x_adv: Tensor) -> State:
+        """The initial state, for samples that start at x_adv."""
+
+    def move(self, point: Point, state: State) -> tuple[Tensor, State]:
+        """The next iterate, as a new tensor that the loop projects onto the threat, and the new state."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,11 @@ class Steepest:
     step: float
 
     def begin(self, x_adv: Tensor) -> State:
-        """Nothing to remember."""
+        """No state."""
         return ()
 
     def move(self, point: Point, state: State) -> tuple[Tensor, State]:
-        """The next point."""
+        """The next iterate and the new state."""
         return torch.add(point.x_adv, point.threat.norm.steepest(point.grad), alpha=self.step), state
 
 
@@ -55,11 +60,11 @@ class Momentum:
     decay: float
 
     def begin(self, x_adv: Tensor) -> State:
-        """No momentum yet."""
+        """Zero momentum."""
         return (torch.zeros_like(x_adv),)
 
     def move(self, point: Point, state: State) -> tuple[Tensor, State]:
-        """The next point."""
+        """The next iterate and the new state."""
         scale = point.grad.abs().flatten(1).mean(1).reshape(-1, *[1] * (point.grad.ndim - 1))
         g = self.decay * state[0] + torch.where(scale > 0, point.grad / scale, 0.0)
         return torch.add(point.x_adv, point.threat.norm.steepest(g), alpha=self.step), (g,)
@@ -67,17 +72,17 @@ class Momentum:
 
 @dataclass(frozen=True)
 class MovingAverage:
-    """Steepest steps on g <- decay·g + (1 - decay)·grad, starting from the first gradient, as the TLA code does."""
+    """Steepest steps on g <- decay·g + (1 - decay)·grad, from the first gradient on, as in the code of TLA."""
 
     step: float
     decay: float
 
     def begin(self, x_adv: Tensor) -> State:
-        """No gradient yet."""
+        """Zeros, which the first gradient replaces."""
         return (torch.zeros_like(x_adv),)
 
     def move(self, point: Point, state: State) -> tuple[Tensor, State]:
-        """The next point."""
+        """The next iterate and the new state."""
         first = (point.t == 0).reshape(-1, *[1] * (point.grad.ndim - 1))
         g = torch.where(first, point.grad, self.decay * state[0] + (1 - self.decay) * point.grad)
         return torch.add(point.x_adv, point.threat.norm.steepest(g), alpha=self.step), (g,)
@@ -85,19 +90,19 @@ class MovingAverage:
 
 @dataclass(frozen=True)
 class Adam:
-    """Steps of Adam (Kingma and Ba 2015) of learning rate ``step``; LLR's code climbs with it, at 0.1."""
+    """Steps of Adam (Kingma and Ba 2015) with learning rate ``step``; the code of LLR uses 0.1."""
 
     step: float
     first: float = 0.9
     second: float = 0.999
-    least: float = 1e-9  # as in LLR's code; the gradients of a well-fitted sample are tiny
+    least: float = 1e-9  # as in the code of LLR; the gradients of a well-fitted sample are tiny
 
     def begin(self, x_adv: Tensor) -> State:
-        """No moments yet."""
+        """Zero first and second moments."""
         return torch.zeros_like(x_adv), torch.zeros_like(x_adv)
 
     def move(self, point: Point, state: State) -> tuple[Tensor, State]:
-        """The next point."""
+        """The next iterate and the new state."""
         mean = self.first * state[0] + (1 - self.first) * point.grad
         square = self.second * state[1] + (1 - self.second) * point.grad.square()
         t = (point.t + 1).to(mean.dtype).reshape(-1, *[1] * (mean.ndim - 1))
@@ -106,12 +111,12 @@ class Adam:
 
 
 def scaled(step: float | None, threat: Threat, eps: float) -> float | None:
-    """A step size in the same proportion to another eps; where there is none (0, infinity) the same step."""
+    """The step size in proportion to another eps; unchanged where the proportion is undefined (eps 0 or infinite)."""
     return step if step is None or threat.eps in (0, inf) or eps == inf else step * eps / threat.eps
 
 
 def default_step(step: float | None, threat: Threat, steps: int) -> float:
-    """The given step size, or 2.5·eps/steps, which can cross the ball from any start (Madry et al. 2018)."""
+    """The given step size, or 2.5·eps/steps, which crosses the ball from any start (Madry et al. 2018)."""
     chosen = 2.5 * threat.eps / max(1, steps) if step is None else step
     if not 0 <= chosen < inf:
         raise ValueError(

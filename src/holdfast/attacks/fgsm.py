@@ -1,42 +1,33 @@
 """The fast gradient sign method."""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
-from torch import Tensor, nn
-
-from holdfast.attacks._ascent import Ascent, Start
+from holdfast.attacks._ascent import Loop
+from holdfast.attacks._attack import LoopAttack
 from holdfast.attacks._rules import Steepest, default_step
-from holdfast.contracts import Loss, Rows, Watch
+from holdfast.contracts import Loss, Start
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
-from holdfast.rng import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
-class FGSM:
+class FGSM(LoopAttack):
     """One step of length eps in the steepest direction (Goodfellow et al. 2015).
 
-    ``start="random"`` steps from a random point, as the TLA code's training log does.
+    ``start="random"`` steps from a random point in the ball, as the training log of the TLA code does.
     """
 
     threat: Threat
     loss: Loss = cross_entropy
     start: Start = "clean"
 
-    def at(self, eps: float) -> "FGSM":
-        """The same attack at another eps."""
-        return replace(self, threat=replace(self.threat, eps=eps))
+    @property
+    def loop(self) -> Loop:
+        """One step of length eps."""
+        rule = Steepest(default_step(self.threat.eps, self.threat, 1))
+        return Loop(threat=self.threat, loss=self.loss, rule=rule, keep="last", start=self.start, steps=1)
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor:
-        """Adversarial inputs for x."""
-        plan = Ascent(
-            threat=self.threat,
-            loss=self.loss,
-            rule=Steepest(default_step(self.threat.eps, self.threat, 1)),
-            keep="last",
-            start=self.start,
-            steps=1,
-        )
-        return plan(model, x, y, rng=rng, watch=watch)
+    def with_loss(self, loss: Loss, start: Start) -> Self:
+        """The same attack on another loss, from another start."""
+        return replace(self, loss=loss, start=start)

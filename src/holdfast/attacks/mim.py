@@ -1,26 +1,25 @@
 """The momentum iterative method."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from torch import Tensor, nn
-
-from holdfast.attacks._ascent import Ascent, Keep, one_of
-from holdfast.attacks._rules import Momentum, MovingAverage, Rule, default_step, scaled
-from holdfast.contracts import Loss, Rows, Watch
+from holdfast.attacks._ascent import Loop
+from holdfast.attacks._attack import LoopAttack
+from holdfast.attacks._checks import one_of
+from holdfast.attacks._rules import Momentum, MovingAverage, Rule, default_step
+from holdfast.contracts import Keep, Loss
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
-from holdfast.rng import Rng
 
 Form = Literal["normalized", "average"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MIM:
+class MIM(LoopAttack):
     """BIM with momentum (Dong et al. 2018).
 
-    ``form="normalized"`` is Dong's g <- decay·g + grad/mean|grad|; ``form="average"`` is the plain moving average
-    g <- decay·g + (1 - decay)·grad of the TLA code. ``step`` defaults to 2.5·eps/steps; Dong uses eps/steps.
+    ``form="normalized"`` is the paper's g <- decay·g + grad/mean|grad|; ``form="average"`` is the moving average
+    g <- decay·g + (1 - decay)·grad of the TLA code. ``step`` defaults to 2.5·eps/steps; the paper uses eps/steps.
     """
 
     threat: Threat
@@ -35,21 +34,11 @@ class MIM:
         one_of("form", self.form, get_args(Form))
         if self.form == "average" and not 0 <= self.decay < 1:
             raise ValueError(f'decay is {self.decay} but form="average" needs one in [0, 1); at 1 no gradient enters')
-        _ = self.plan  # a bad combination is refused where it is made
+        super().__post_init__()
 
     @property
-    def plan(self) -> Ascent:
-        """The loop this attack runs."""
+    def loop(self) -> Loop:
+        """Steps with momentum from the clean input."""
         step = default_step(self.step, self.threat, self.steps)
         rule: Rule = Momentum(step, self.decay) if self.form == "normalized" else MovingAverage(step, self.decay)
-        return Ascent(threat=self.threat, loss=self.loss, rule=rule, keep=self.keep, start="clean", steps=self.steps)
-
-    def at(self, eps: float) -> "MIM":
-        """The same attack at another eps, with the step size in proportion."""
-        return replace(self, threat=replace(self.threat, eps=eps), step=scaled(self.step, self.threat, eps))
-
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor:
-        """Adversarial inputs for x."""
-        return self.plan(model, x, y, rng=rng, watch=watch)
+        return Loop(threat=self.threat, loss=self.loss, rule=rule, keep=self.keep, start="clean", steps=self.steps)

@@ -1,27 +1,27 @@
-"""Projected gradient descent, here ascent."""
+"""Projected gradient descent on the negative loss."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
-from torch import Tensor, nn
-
-from holdfast.attacks._ascent import Ascent, Keep, Start, one_of
-from holdfast.attacks._rules import Adam, Rule, Steepest, default_step, scaled
-from holdfast.contracts import Loss, Rows, Watch
+from holdfast.attacks._ascent import Loop
+from holdfast.attacks._attack import LoopAttack
+from holdfast.attacks._checks import one_of
+from holdfast.attacks._rules import Adam, Rule, Steepest, default_step
+from holdfast.contracts import Keep, Loss, Start
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
-from holdfast.rng import Rng
 
 Steps = Literal["steepest", "adam"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PGD:
-    """Steepest steps from a random start, projected back into the threat (Madry et al. 2018), in any norm.
+class PGD(LoopAttack):
+    """Steepest ascent from a random start, projected onto the threat after each step (Madry et al. 2018), in any norm.
 
-    ``step`` defaults to 2.5·eps/steps. ``restarts`` keep the worst case per sample and attack only what still stands.
-    ``keep="fooled"`` lets a sample leave as soon as it is fooled; training uses ``keep="last"``. ``start="near"`` is
-    TRADES' start, Gaussian noise of 0.001; ``rule="adam"`` steps by Adam with learning rate ``step``, as LLR's code.
+    ``step`` defaults to 2.5·eps/steps. ``restarts`` attack the samples that are not yet misclassified from a new start.
+    ``keep="fooled"`` stops a sample at its first misclassified iterate; training uses ``keep="last"``. ``start="near"``
+    is the start of TRADES, Gaussian noise of 0.001. ``rule="adam"`` takes steps of Adam with learning rate ``step``, as
+    the code of LLR does.
     """
 
     threat: Threat
@@ -35,14 +35,14 @@ class PGD:
 
     def __post_init__(self) -> None:
         one_of("rule", self.rule, get_args(Steps))
-        _ = self.plan  # a bad combination is refused where it is made
+        super().__post_init__()
 
     @property
-    def plan(self) -> Ascent:
-        """The loop this attack runs."""
+    def loop(self) -> Loop:
+        """Steepest or Adam steps from the chosen start."""
         step = default_step(self.step, self.threat, self.steps)
         rule: Rule = Adam(step) if self.rule == "adam" else Steepest(step)
-        return Ascent(
+        return Loop(
             threat=self.threat,
             loss=self.loss,
             rule=rule,
@@ -52,12 +52,6 @@ class PGD:
             restarts=self.restarts,
         )
 
-    def at(self, eps: float) -> "PGD":
-        """The same attack at another eps, with the step size in proportion."""
-        return replace(self, threat=replace(self.threat, eps=eps), step=scaled(self.step, self.threat, eps))
-
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor:
-        """Adversarial inputs for x."""
-        return self.plan(model, x, y, rng=rng, watch=watch)
+    def with_loss(self, loss: Loss, start: Start) -> Self:
+        """The same attack on another loss, from another start."""
+        return replace(self, loss=loss, start=start)

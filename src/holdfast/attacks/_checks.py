@@ -1,0 +1,33 @@
+"""Refuse inputs and settings that an attack cannot work with."""
+
+import torch
+from torch import Tensor
+
+from holdfast.contracts import Rows
+from holdfast.geometry import Threat
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a setting that is not among the allowed ones."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r} but it must be one of {', '.join(allowed)}")
+
+
+def check(x: Tensor, rows: Rows, threat: Threat) -> None:
+    """Refuse inputs and labels that do not match, labels that are no class indices, and inputs outside the box."""
+    if len(x) != len(rows):
+        raise ValueError(f"x has {len(x)} samples and y {len(rows)}; they must match")
+    if rows.y.dtype != torch.int64 or rows.y.ndim != 1:
+        raise ValueError(
+            f"y has shape {tuple(rows.y.shape)} and type {rows.y.dtype} but class indices (b,) of type int64 are needed"
+        )
+    for name, value in {"index": rows.index, **rows.given}.items():
+        if len(value) != len(rows):
+            raise ValueError(f"y has {len(rows)} samples and the rows' {name} {len(value)}; they must match")
+    threat.check(x)
+
+
+def check_labels(y: Tensor, classes: int) -> None:
+    """Refuse labels for which the model has no logit."""
+    if len(y) and (y.min() < 0 or y.max() >= classes):
+        raise ValueError(f"labels span {int(y.min())}..{int(y.max())} but the model has classes 0..{classes - 1}")

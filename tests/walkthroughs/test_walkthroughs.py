@@ -1,0 +1,81 @@
+"""The files that CONTRIBUTING.md prints pass the checks of their kind in a copy of the repository.
+
+The copy gets the printed files and no other edit, which also shows that a new attack or method is one file.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"```python\n# (\S+\.py)\n(.*?)```", TEXT, re.DOTALL))
+CHECKS = {
+    "src/holdfast/attacks": "tests/attacks/test_attack_members.py",
+    "src/holdfast/methods": "tests/methods/test_method_members.py",
+}
+
+
+def kind(name: str) -> str:
+    return Path(name).parent.as_posix()
+
+
+def copy_with_printed_files(folder: Path) -> None:
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name, text in FILES.items():
+        assert not (folder / name).exists()
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def run(folder: Path, *words: str) -> str:
+    """Run a Python module in the copy, which must succeed, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_attacks_of_three_kinds_and_a_method_have_a_walk_through() -> None:
+    assert sorted(kind(name) for name in FILES if name.startswith("src/")) == [
+        "src/holdfast/attacks",
+        "src/holdfast/attacks",
+        "src/holdfast/attacks",
+        "src/holdfast/methods",
+    ]
+
+
+def test_printed_files_pass_the_checks_of_their_kind(tmp_path: Path) -> None:
+    """One process for all of them: to import torch takes as long as the checks."""
+    copy_with_printed_files(tmp_path)
+    printed = [name for name in FILES if name.startswith("tests/")]
+    stems = [Path(name).stem for name in FILES]
+    chosen = " or ".join([*stems, "test_public", "test_layers"])
+    paths = [*CHECKS.values(), *printed, "tests/test_public.py", "tests/test_layers.py"]
+    out = run(tmp_path, "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:xdist", *paths, "-k", chosen)
+    assert re.search(r"\d+ passed(, \d+ deselected)? in", out)  # none was skipped
+    for name in FILES:
+        tests = rf"{re.escape(CHECKS[kind(name)])}::\S*{Path(name).stem}" if kind(name) in CHECKS else re.escape(name)
+        assert len(re.findall(f"^{tests}", out, re.MULTILINE)) >= (10 if kind(name) in CHECKS else 1), name
+
+
+def test_printed_files_are_formatted_and_pass_the_linter(tmp_path: Path) -> None:
+    copy_with_printed_files(tmp_path)
+    run(tmp_path, "ruff", "check", "--no-cache", *FILES)
+    run(tmp_path, "ruff", "format", "--no-cache", "--check", *FILES)
+
+
+def test_files_and_folders_named_in_the_text_exist() -> None:
+    named = set(re.findall(r"`((?:src|tests|docs|attacks|methods)/[\w/]+(?:\.py)?)/?`", TEXT))
+    assert len(named) > 5
+    assert [name for name in named if not any((ROOT / top / name).exists() for top in ("", "src/holdfast"))] == []
