@@ -12,14 +12,14 @@ from holdfast.statistics import Share, holm, mcnemar, spread
 
 
 @given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
+def test_wilson_interval_equals_scipys(counts: tuple[int, int]) -> None:
     share, oracle = Share(*counts), binomtest(*counts).proportion_ci(method="wilson")
     assert share.low == pytest.approx(oracle.low, abs=1e-12)
     assert share.high == pytest.approx(oracle.high, abs=1e-12)
     assert share.low <= share.value <= share.high
 
 
-def test_a_share_of_nothing_says_nothing() -> None:
+def test_the_interval_of_no_samples_is_zero_to_one() -> None:
     assert (Share(0, 0).low, Share(0, 0).high) == (0.0, 1.0)
     assert math.isnan(Share(0, 0).value)
 
@@ -31,7 +31,7 @@ def test_an_impossible_share_is_refused(counts: tuple[int, int]) -> None:
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 50))
-def test_mcnemar_is_scipys_binomial_test(only_a: int, only_b: int, both: int) -> None:
+def test_mcnemar_equals_scipys_binomial_test(only_a: int, only_b: int, both: int) -> None:
     a = np.array([True] * only_a + [False] * only_b + [True] * both + [False] * 7)
     b = np.array([False] * only_a + [True] * only_b + [True] * both + [False] * 7)
     n = only_a + only_b
@@ -52,7 +52,7 @@ def test_mcnemar_refuses_unpaired_samples() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=7))
-def test_holm_by_its_definition(ps: list[float]) -> None:
+def test_holm_follows_its_definition(ps: list[float]) -> None:
     """Adjusted p of a hypothesis: the largest, over those at most as large, of its p times how many are not smaller."""
     adjusted = holm(ps)
     ranked = sorted(range(len(ps)), key=lambda i: ps[i])
@@ -62,14 +62,14 @@ def test_holm_by_its_definition(ps: list[float]) -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
-def test_spread_is_numpys(values: list[float]) -> None:
+def test_spread_equals_numpys(values: list[float]) -> None:
     found = spread(values)
     assert found.mean == pytest.approx(np.mean(values), abs=1e-12)
     assert found.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
     assert found.n == len(values)
 
 
-def test_one_seed_has_no_deviation_and_none_no_mean() -> None:
+def test_one_seed_has_no_deviation_and_no_seeds_are_refused() -> None:
     assert spread([0.5]).std is None
     with pytest.raises(ValueError, match="one per seed"):
         spread([])

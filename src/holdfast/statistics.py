@@ -1,4 +1,4 @@
-"""Numbers with their uncertainty: shares with Wilson intervals, spread over seeds, paired tests."""
+"""Uncertainty of measured numbers: Wilson intervals of proportions, spread over seeds, paired tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Z = 1.959963984540054  # the normal quantile at 0.975
 
 @dataclass(frozen=True)
 class Share:
-    """So many of ``n`` samples, with the 95 % interval of Wilson (1927)."""
+    """The proportion of ``successes`` among ``n`` samples, with its 95 % score interval (Wilson 1927)."""
 
     successes: int
     n: int
@@ -27,36 +27,36 @@ class Share:
             raise ValueError(f"{self.successes} of {self.n} is not a share; give 0 <= successes <= n")
 
     @staticmethod
-    def of(held: Mask) -> Share:
-        """The share of samples that are true."""
-        return Share(int(held.sum()), len(held))
+    def of(mask: Mask) -> Share:
+        """The share of samples for which ``mask`` is true."""
+        return Share(int(mask.sum()), len(mask))
 
     @property
     def value(self) -> float:
-        """The share itself, nan of no samples."""
+        """The proportion, nan if there are no samples."""
         return self.successes / self.n if self.n else math.nan
 
     @property
     def low(self) -> float:
-        """The lower end of the interval."""
-        return self._middle() - self._half() if self.successes else 0.0
+        """The lower end of the 95 % interval."""
+        return self._center() - self._half_width() if self.successes else 0.0
 
     @property
     def high(self) -> float:
-        """The upper end of the interval."""
-        return self._middle() + self._half() if self.successes < self.n else 1.0
+        """The upper end of the 95 % interval."""
+        return self._center() + self._half_width() if self.successes < self.n else 1.0
 
-    def _middle(self) -> float:
+    def _center(self) -> float:
         return (self.successes + _Z**2 / 2) / (self.n + _Z**2)
 
-    def _half(self) -> float:
+    def _half_width(self) -> float:
         misses = self.n - self.successes
         return _Z / (self.n + _Z**2) * math.sqrt(self.successes * misses / self.n + _Z**2 / 4)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over ``n`` seeds; one seed has no deviation."""
+    """Mean and sample standard deviation over ``n`` seeds; the deviation is None for one seed."""
 
     mean: float
     std: float | None
@@ -64,26 +64,29 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and spread of one number per seed."""
+    """Mean and standard deviation of one number per seed."""
     if not values:
         raise ValueError("there are no values to average; give one per seed")
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def mcnemar(a_held: Mask, b_held: Mask) -> float:
-    """The exact two-sided p of McNemar's paired test (1947): do two models hold equally many of the same samples?"""
-    if a_held.shape != b_held.shape:
-        raise ValueError(f"paired samples have shapes {a_held.shape} and {b_held.shape}; give one value per sample")
-    only_a, only_b = int((a_held & ~b_held).sum()), int((b_held & ~a_held).sum())
+def mcnemar(a: Mask, b: Mask) -> float:
+    """The exact two-sided p value of McNemar's paired test (1947) that two models are right equally often.
+
+    ``a`` and ``b`` say for each sample whether the model was right, in the same order of samples.
+    """
+    if a.shape != b.shape:
+        raise ValueError(f"paired samples have shapes {a.shape} and {b.shape}; give one value per sample")
+    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
     n, tail, term = only_a + only_b, 1, 1
-    for k in range(min(only_a, only_b)):  # whole numbers: exact at any n, 10 ms at ten thousand
+    for k in range(min(only_a, only_b)):  # in integers: exact at any n, 10 ms at ten thousand
         term = term * (n - k) // (k + 1)
         tail += term
     return min(1.0, 2 * tail / (1 << n))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p values after the correction of Holm (1979) for testing all of them at once."""
+    """The p values adjusted for multiple tests by the step-down procedure of Holm (1979)."""
     order = sorted(range(len(ps)), key=lambda i: ps[i])
     adjusted, floor = [0.0] * len(ps), 0.0
     for rank, i in enumerate(order):

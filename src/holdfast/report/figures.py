@@ -1,7 +1,5 @@
 """What all figures share, as plotly's plain dictionaries; page.js sets the colors that depend on light or dark."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

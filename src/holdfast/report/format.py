@@ -1,7 +1,5 @@
 """Numbers and names as text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """The main results of a study under attack, in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.report.format import eps_text, listed, percent, seeds_text

@@ -1,7 +1,5 @@
 """A page: a list of sections rendered to one HTML file that needs no network and escapes every name."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

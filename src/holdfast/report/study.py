@@ -1,7 +1,5 @@
 """What one page reports: models under attack, classifiers with certificates, or both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

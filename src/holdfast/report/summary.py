@@ -1,7 +1,5 @@
 """Numbers computed from records: robust accuracy, paired comparisons, accuracy against eps, certified error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The trials of a sweep: each with its values and its result, and the best with its interval."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

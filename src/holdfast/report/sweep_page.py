@@ -1,7 +1,5 @@
 """The page of a sweep and its text: the best trial, accuracy against each key, and all trials."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables and sentences of a page as text, for the terminal and for Markdown documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from holdfast.report.format import plain

@@ -1,7 +1,5 @@
 """Robust accuracy against eps, one plot for each norm."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter

@@ -1,7 +1,5 @@
 """Certified and empirical robust error: tables at chosen radii and curves, for each norm and group of classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Paired tests between methods on the same samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.report.format import p_text

@@ -1,7 +1,5 @@
 """What training, prediction, attacks and certificates cost: seconds, forward and backward passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 

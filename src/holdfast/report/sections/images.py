@@ -4,8 +4,6 @@ Records hold them as arrays: ``shown`` (k, values of the index column), ``clean`
 each attack, ``adversarial:<norm>:<name>`` of the same shape.
 """
 
-from __future__ import annotations
-
 import io
 from base64 import b64encode
 

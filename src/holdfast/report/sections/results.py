@@ -1,7 +1,5 @@
 """Robust accuracy of each method against each attack, with the worst case over attacks first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """How the models were trained: the logged numbers, the cost, and what the optimizers warned about."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
