@@ -14,11 +14,16 @@ def names(folder: ModuleType) -> list[str]:
     return sorted(name for name in found if not name.startswith("_"))
 
 
+def classes(folder: ModuleType, name: str) -> list[type]:
+    """The public classes that the module ``name`` of a package defines."""
+    module = import_module(f"{folder.__name__}.{name}")
+    found = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
+    return [cls for cls in found if not cls.__name__.startswith("_")]
+
+
 def member(folder: ModuleType, name: str) -> type:
     """The one public class that the module ``name`` of a package defines."""
-    module = import_module(f"{folder.__name__}.{name}")
-    defined = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
-    (only,) = [cls for cls in defined if not cls.__name__.startswith("_")]
+    (only,) = classes(folder, name)
     return only
 
 

@@ -50,6 +50,7 @@ class Push:
 
     threat: Threat
     too_far: tuple[int, ...] = ()
+    minimal = False
 
     def at(self, eps: float) -> "Push":
         return replace(self, threat=replace(self.threat, eps=eps))

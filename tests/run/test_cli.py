@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from holdfast.data import DataSet
-from holdfast.recipes import certificate, kinds, schema, source, toml
+from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.assemble import build_model
+from holdfast.recipes.certify import learners
 from holdfast.recipes.schema import ModelPlan
 from holdfast.records import snapshot
 from holdfast.run import cli
@@ -83,7 +84,7 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
         "models": kinds.names("encoder"),
         "heads": kinds.names("head"),
         "data": data.names(),
-        "learners": list(certificate.learners()),
+        "learners": list(learners()),
         "recipes": source.names(),
     }
     done = call("list", kind)

@@ -147,6 +147,7 @@ class Attacked:
         known = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,
+            minimal=self.attack.minimal,
             outside=sum(int(part["outside"]) for part in parts),
             settings=self.recipe,
             **_cost(parts),

@@ -84,5 +84,5 @@ def read_metric(name: str, value: Any) -> MetricPlan:
 def learners() -> Mapping[str, type]:
     """The learners that give a metric, by the names of their files."""
     folder = import_module("holdfast.learners")  # imports scikit-learn, for which --help must not wait
-    found = {name: members.member(folder, name) for name in members.names(folder)}
-    return {name: cls for name, cls in found.items() if hasattr(cls, "transform")}
+    files = {name: members.classes(folder, name) for name in members.names(folder)}
+    return {name: cls for name, found in files.items() for cls in found if hasattr(cls, "transform")}

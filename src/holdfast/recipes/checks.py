@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@&-]*")
-_WRITTEN = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9 ._+@&:=,/\[\]{}-]*"
-)  # the command line names attacks by their settings, models by their module
+_ANY = re.compile(r".+", re.DOTALL)
 
 
 def folder_name(name: str) -> str:
@@ -35,13 +33,16 @@ def threads(value: int | None) -> int | None:
     return value
 
 
-def named(table: Any, where: str) -> dict[str, Any]:
-    """The entries of a table such as [methods]; an entry that is ``false``, as --set may make it, is left out."""
+def named(table: Any, where: str, *, stored: bool = False) -> dict[str, Any]:
+    """The entries of a table such as [methods]; an entry that is ``false``, as --set may make it, is left out.
+
+    A ``stored`` recipe may have been written by the command line, which names attacks by their settings.
+    """
     if isinstance(table, Mapping):
         table = {name: value for name, value in table.items() if value is not False}
     if not isinstance(table, Mapping) or not table:
         raise ValueError(f"{where} must be a table with at least one entry")
-    _check_names(table, where, _WRITTEN if where in ("attacks", "models") else _NAME)
+    _check_names(table, where, _ANY if stored else _NAME)
     return dict(table)
 
 

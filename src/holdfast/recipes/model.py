@@ -70,7 +70,7 @@ class ModelPlan:
         for name in ("width", "depth", "channels"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise ValueError(f"{name} is {size} but must be at least 1")
-        check_normalization(self.mean or (), self.std or ())
+        check_normalization(self.mean, self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +89,11 @@ class OwnModelPlan:
         check_normalization(self.mean, self.std)
 
 
-def check_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+def check_normalization(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
     """Refuse means and deviations that do not fit together."""
-    finite = all(map(isfinite, (*mean, *std)))
-    if len(mean) != len(std) or not finite or not all(value > 0 for value in std):
+    means, deviations = mean or (), std or ()
+    finite = all(map(isfinite, (*means, *deviations)))
+    if len(means) != len(deviations) or not finite or not all(value > 0 for value in deviations):
         raise ValueError(f"mean is {mean} and std {std} but both need one number per channel, std above 0")
 
 

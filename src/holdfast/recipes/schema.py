@@ -132,11 +132,11 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
     return read(source.changed(name, changes), name)
 
 
-def read(table: Table, where: str = "recipe") -> Recipe:
-    """A recipe from its table."""
+def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe:
+    """A recipe from its table; a ``stored`` one is what results carry, whose names were accepted before."""
     _check_tables(table, where)
     threat = None if table.get("threat") is None else build_threat(table["threat"], "threat")
-    attacks, awaited = _attacks(table, threat)
+    attacks, awaited = _attacks(table, threat, stored)
     name = checks.folder_name(str(table.get("name", where)))
     recipe = Recipe(
         name=name,
@@ -147,7 +147,7 @@ def read(table: Table, where: str = "recipe") -> Recipe:
         model=None if table.get("model") is None else read_model(table["model"], "model"),
         threat=threat,
         methods={n: _entry(table, n, value, cast(Threat, threat)) for n, value in _named(table, "methods").items()},
-        models={n: build(OwnModelPlan, value, f"models.{n}") for n, value in _named(table, "models").items()},
+        models={n: build(OwnModelPlan, value, f"models.{n}") for n, value in _named(table, "models", stored).items()},
         metrics={n: read_metric(n, value) for n, value in _named(table, "metrics").items()},
         validate=None if threat is None else read_validation(table.get("validate") or {}, threat),
         attacks=attacks,
@@ -189,15 +189,17 @@ def _check_tables(table: Table, where: str) -> None:
                 raise ValueError(f"{where} needs a [{other}] section")
 
 
-def _named(table: Table, key: str) -> dict[str, Any]:
-    return {} if table.get(key) is None else checks.named(table[key], key)
+def _named(table: Table, key: str, stored: bool = False) -> dict[str, Any]:
+    return {} if table.get(key) is None else checks.named(table[key], key, stored=stored)
 
 
-def _attacks(table: Table, threat: Threat | None) -> tuple[dict[str, Attack | TransferPlan], dict[str, dict[str, Any]]]:
+def _attacks(
+    table: Table, threat: Threat | None, stored: bool
+) -> tuple[dict[str, Attack | TransferPlan], dict[str, dict[str, Any]]]:
     """The attacks of the evaluation, and those that are still to come."""
     if threat is None or table.get("attacks") is None:
         return {}, {}
-    given = {name: named_attack(name, value) for name, value in checks.named(table["attacks"], "attacks").items()}
+    given = {name: named_attack(name, value) for name, value in _named(table, "attacks", stored).items()}
     awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
     for name, attack in awaited.items():
         build_threat(attack.get("threat", table["threat"]), f"attacks.{name}.threat")  # all that can be checked of it

@@ -18,7 +18,7 @@ _REMOVED: Mapping[str, Container[Any]] = {
 
 def read_recipe(table: Table, where: str) -> Recipe:
     """The recipe that records carry."""
-    return read(_current(table), where)
+    return read(_current(table), where, stored=True)
 
 
 def read_job(table: Table) -> tuple[Entry, ModelPlan, Attack]:
