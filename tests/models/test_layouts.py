@@ -84,7 +84,7 @@ def test_trades_gives_the_same_logits(prefix: str, depth: int, widen: int, rng: 
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-def test_trades_34_10_fits_name_by_name() -> None:
+def test_trades_34_10_names_match() -> None:
     with torch.device("meta"):
         theirs = Trades(34, 10).state_dict()
         ours = Classifier(WRN((3, 32, 32)), nn.Linear(640, 10)).state_dict()
@@ -198,7 +198,7 @@ def test_madry_gives_the_same_logits(prefix: str, suffix: str, rng: Rng) -> None
     np.testing.assert_allclose(ours(x).detach().numpy(), logits, atol=1e-9)
 
 
-def test_madry_w32_10_fits_name_by_name() -> None:
+def test_madry_w32_10_names_match() -> None:
     with torch.device("meta"):
         ours = Classifier(WRN((3, 32, 32), form="madry"), nn.Linear(640, 10)).state_dict()
     wanted = {name for name in ours if "num_batches" not in name}
@@ -263,7 +263,7 @@ def published_states() -> dict[str, tuple[dict[str, Tensor], tuple[int, ...], Cl
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_published_checkpoint_tells_the_size_of_its_network(layout: str, rng: Rng) -> None:
+def test_network_sizes_are_inferred_from_a_published_checkpoint(layout: str, rng: Rng) -> None:
     state, shape, by_hand = published_states()[layout]
     mapping = {"trades": from_trades, "he": from_he, "madry": from_madry, "madry-mnist": from_madry_mnist}[layout]
     load_into(by_hand, mapping(state))
@@ -272,7 +272,7 @@ def test_a_published_checkpoint_tells_the_size_of_its_network(layout: str, rng: 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_few_wide_tensors_do_not_have_a_huge_network_built(layout: str) -> None:
+def test_wide_tensors_do_not_allocate_a_huge_network(layout: str) -> None:
     state, shape, _ = published_states()[layout]
     head = {"trades": "fc.weight", "he": "fc.weight", "madry": "logit/DW", "madry-mnist": "Variable_6"}[layout]
     wide = torch.zeros(10, 200_000)  # as wide as it says, the network would have a million GB, the last two 40
@@ -280,7 +280,7 @@ def test_a_few_wide_tensors_do_not_have_a_huge_network_built(layout: str) -> Non
         published(layout, state | {head: wide if head == "fc.weight" else wide.t()}, shape)
 
 
-def test_a_checkpoint_without_an_output_layer() -> None:
+def test_a_checkpoint_without_an_output_layer_is_refused() -> None:
     state = {name: tensor for name, tensor in Trades(10, 1).state_dict().items() if not name.startswith("fc")}
     with pytest.raises(ValueError, match="the weights have no output layer as the layout 'trades' has"):
         published("trades", state, (3, 8, 8))

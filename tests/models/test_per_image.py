@@ -16,7 +16,7 @@ def by_hand(x: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("contrast", [1, 1e-2, 1e-4, 1e-6, 0])
-def test_it_is_the_published_one(contrast: float, rng: Rng) -> None:
+def test_per_image_agrees_with_its_published_definition(contrast: float, rng: Rng) -> None:
     x = 0.3 + contrast * (rng.uniform(torch.empty(3, 3, 4, 5, dtype=torch.float64)) - 0.3)
     np.testing.assert_allclose(PerImage()(x).numpy(), by_hand(x), atol=1e-10)
 
@@ -46,11 +46,11 @@ def test_a_constant_image_has_a_finite_gradient() -> None:
     assert grad.abs().max() > 0
 
 
-def test_memory_formats_do_not_matter(rng: Rng) -> None:
+def test_results_do_not_depend_on_the_memory_format(rng: Rng) -> None:
     x = rng.uniform(torch.empty(2, 3, 4, 4))
     torch.testing.assert_close(PerImage()(x.contiguous(memory_format=torch.channels_last)), PerImage()(x))
     assert not PerImage().state_dict()
 
 
-def test_no_image_at_all_gives_no_image_and_no_warning() -> None:
+def test_empty_batches_do_not_warn() -> None:
     assert PerImage()(torch.empty(0, 3, 4, 4)).shape == (0, 3, 4, 4)

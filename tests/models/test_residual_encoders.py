@@ -72,7 +72,7 @@ def test_madry_has_five_units_per_stage_and_no_weights_in_shortcuts() -> None:
     assert [unit.shared for unit in units] == [True] + 14 * [False]
 
 
-def test_preact_resnet18_is_that_of_cifar() -> None:
+def test_preact_resnet18_matches_the_cifar_network() -> None:
     total = 9 * 3 * 64 + 2 * 512
     for inputs, outputs in pairwise((64, 64, 128, 256, 512)):
         total += basic(inputs, outputs) + basic(outputs, outputs) + (inputs != outputs) * inputs * outputs
@@ -144,7 +144,7 @@ def test_default_activations_are_those_of_the_originals() -> None:
 
 
 @pytest.mark.parametrize("name", ["common", "madry", "resnet20", "resnet50"])
-def test_convolutions_start_he_normal_by_fan_out(name: str) -> None:
+def test_convolutions_are_initialized_he_normal_by_fan_out(name: str) -> None:
     convolutions = [m for m in SMALL[name]().modules() if isinstance(m, nn.Conv2d)]
     assert all(conv.bias is None for conv in convolutions)
     scaled = [m.weight.flatten() / sqrt(2 / (m.out_channels * m.kernel_size[0] ** 2)) for m in convolutions]
@@ -168,7 +168,7 @@ def normed(part: nn.Module, x: Tensor, eps: float) -> Tensor:
     return (x - mean) / (var + eps).sqrt() * weight + bias
 
 
-def test_madry_units_by_hand() -> None:
+def test_madry_units_agree_with_explicit_computation() -> None:
     """Unit 0 shares its first activation with the shortcut, the later ones that change the size do not."""
     net = scrambled(SMALL["madry"]())
     x = torch.rand(2, 16, 6, 6, dtype=torch.float64)
@@ -193,7 +193,7 @@ def test_madry_units_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["common", "preact_resnet18"])
-def test_common_units_by_hand(name: str) -> None:
+def test_common_units_agree_with_explicit_computation(name: str) -> None:
     """The 1x1 shortcut starts after the first activation, the identity before it."""
     net = scrambled(SMALL[name]())
     x = torch.rand(2, net.stem.out_channels, 6, 6, dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_common_units_by_hand(name: str) -> None:
         x = unit(x)
 
 
-def test_tla_bottleneck_by_hand() -> None:
+def test_tla_bottlenecks_agree_with_explicit_computation() -> None:
     """The stride is in the first 1x1 convolution and the shortcut starts from the raw input."""
     net = scrambled(SMALL["resnet50"]())
     unit, x = net.layers.stages[1][0], torch.rand(2, 8, 6, 6, dtype=torch.float64)
@@ -222,7 +222,7 @@ def test_tla_bottleneck_by_hand() -> None:
 @pytest.mark.parametrize("kernel", [1, 3, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [(8, 8), (9, 8), (5, 6)])
-def test_same_is_padded_as_tensorflow_says(kernel: int, stride: int, size: tuple[int, int], rng: Rng) -> None:
+def test_same_padding_agrees_with_tensorflow(kernel: int, stride: int, size: tuple[int, int], rng: Rng) -> None:
     """From TensorFlow's guide: ceil(n / s) outputs; of the padding that takes, the smaller half comes first."""
     conv = Parts("relu", tensorflow=True).conv(2, 3, kernel, stride).double()
     assert isinstance(conv, Same) == (kernel > 1 and stride > 1)
@@ -261,7 +261,7 @@ def test_extra_blocks_run_in_training_only(make: type[nn.Module], rng: Rng) -> N
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_attacks_see_them_folded(name: str, rng: Rng) -> None:
+def test_attacks_fold_every_residual_encoder(name: str, rng: Rng) -> None:
     """Crafting folds batch norm where a network can be traced: branches on sizes would cost every attack its speed."""
     encoder = SMALL[name]()
     model = Classifier(encoder, nn.Linear(encoder.width, 10), PerImage()).eval()
@@ -272,7 +272,7 @@ def test_attacks_see_them_folded(name: str, rng: Rng) -> None:
     assert described(model)["folded"] is True
 
 
-def test_units_are_described_by_widths_and_kernels() -> None:
+def test_units_have_the_given_widths_and_kernels() -> None:
     unit = Unit(Parts("relu"), (4, 2, 2, 8), (1, 3, 1), 2)
     convolutions = [m for m in unit.body if isinstance(m, nn.Conv2d)]
     assert [(c.in_channels, c.out_channels, *c.kernel_size, *c.stride) for c in convolutions] == [

@@ -72,18 +72,18 @@ def test_torch_checkpoints_are_unpacked(wrap: str, prefix: str, state: dict[str,
     assert same(read_state(tmp_path / "w.pt"), state)
 
 
-def test_nested_containers(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_nested_containers_are_unpacked(state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save({"epoch": 1, "model": {"state_dict": state, "version": "2"}}, tmp_path / "w.pth")
     assert same(read_state(tmp_path / "w.pth"), state)
 
 
-def test_a_layer_may_be_called_like_a_container(tmp_path: Path) -> None:
+def test_layers_may_have_the_name_of_a_container(tmp_path: Path) -> None:
     state = {"model": torch.ones(2), "net.weight": torch.ones(3)}
     torch.save(state, tmp_path / "w.pt")
     assert same(read_state(tmp_path / "w.pt"), state)
 
 
-def test_old_checkpoints_and_parameters(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_old_checkpoints_and_parameters_are_read(state: dict[str, Tensor], tmp_path: Path) -> None:
     """Files of torch before 1.6, as TRADES published them, and parameters in the place of tensors."""
     kept = {name: nn.Parameter(t) if t.is_floating_point() else t for name, t in state.items()}
     torch.save(kept, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
@@ -93,12 +93,12 @@ def test_old_checkpoints_and_parameters(state: dict[str, Tensor], tmp_path: Path
     assert not any(tensor.requires_grad for tensor in read.values())
 
 
-def test_safetensors(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_safetensors_files_are_read(state: dict[str, Tensor], tmp_path: Path) -> None:
     save_file({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "w.safetensors")
     assert same(read_state(tmp_path / "w.safetensors"), state)
 
 
-def test_prefixes_stay_where_only_some_have_them(tmp_path: Path) -> None:
+def test_prefixes_are_kept_if_only_some_names_have_them(tmp_path: Path) -> None:
     state = {"model.weight": torch.ones(2), "scale": torch.ones(1)}
     torch.save(state, tmp_path / "w.pt")
     assert same(read_state(tmp_path / "w.pt"), state)
@@ -115,7 +115,7 @@ def refused(path: Path, words: str) -> str:
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors", "w.pkl"])
-def test_a_payload_is_never_run(name: str, legacy: bool, tmp_path: Path) -> None:
+def test_payloads_are_never_executed(name: str, legacy: bool, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     torch.save(
         {"state_dict": {"weight": torch.ones(2), "bias": Payload(trace)}},
@@ -130,14 +130,14 @@ def test_a_payload_is_never_run(name: str, legacy: bool, tmp_path: Path) -> None
         assert trace.exists()
 
 
-def test_a_bare_pickle_is_never_run(tmp_path: Path) -> None:
+def test_plain_pickles_are_never_executed(tmp_path: Path) -> None:
     (tmp_path / "w.pt").write_bytes(pickle.dumps(Payload(tmp_path / "trace")))
     refused(tmp_path / "w.pt", "nothing in it was run")
     assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize("value", [network(), np.float64(0.5), np.ones(3)], ids=["module", "scalar", "array"])
-def test_what_is_not_weights_is_refused_by_name(value: object, state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_other_objects_are_refused_by_name(value: object, state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save({"state_dict": state, "best": value}, tmp_path / "w.pt")
     refused(tmp_path / "w.pt", "it asks for ")
 
@@ -197,19 +197,19 @@ def test_a_file_that_contains_itself_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "w.pt", "holds model beside named tensors")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there are no weights at .*none\.pt; name a \.safetensors file"):
         read_state(tmp_path / "none.pt")
 
 
-def test_loading_gives_the_same_network(state: dict[str, Tensor]) -> None:
+def test_loaded_networks_have_the_same_outputs(state: dict[str, Tensor]) -> None:
     net = network()
     load_into(net, state)
     assert same(net.state_dict(), state)
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "model."])
-def test_wrappers_on_either_side_do_not_matter(prefix: str, state: dict[str, Tensor]) -> None:
+def test_wrapper_prefixes_are_ignored_on_either_side(prefix: str, state: dict[str, Tensor]) -> None:
     for target in (adapt(network()), Around()):
         load_into(target, {prefix + name: tensor for name, tensor in state.items()})
         assert same(getattr(target, "model", getattr(target, "module", None)).state_dict(), state)
@@ -228,13 +228,13 @@ def test_constants_of_normalize_may_be_missing_or_given(state: dict[str, Tensor]
     assert target.head.weight.sum() == 8
 
 
-def test_the_count_of_batches_may_be_missing(state: dict[str, Tensor]) -> None:
+def test_num_batches_tracked_may_be_missing(state: dict[str, Tensor]) -> None:
     net = network()
     load_into(net, {name: tensor for name, tensor in state.items() if "num_batches" not in name})
     assert same(net.state_dict(), state)
 
 
-def test_rename(state: dict[str, Tensor]) -> None:
+def test_rename_maps_prefixes(state: dict[str, Tensor]) -> None:
     theirs = {name.replace("0.", "stem.", 1).replace("3.", "top.fc.", 1): tensor for name, tensor in state.items()}
     theirs |= {"top.unused.weight": torch.ones(3), "topping": torch.ones(1)}
     net = network()
@@ -245,12 +245,12 @@ def test_rename(state: dict[str, Tensor]) -> None:
     load_into(nn.Sequential(OrderedDict(fc=nn.Linear(8, 3))), net[3].state_dict(), {"": "fc"})
 
 
-def test_rename_never_loses_a_tensor(state: dict[str, Tensor]) -> None:
+def test_rename_refuses_duplicate_names(state: dict[str, Tensor]) -> None:
     with pytest.raises(ValueError, match=r"rename gives two tensors the name 'fc\.weight'"):
         load_into(network(), {"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, {"a": "fc", "b": "fc"})
 
 
-def test_what_does_not_fit_is_named_and_changes_nothing(state: dict[str, Tensor]) -> None:
+def test_mismatched_weights_are_named_and_change_nothing(state: dict[str, Tensor]) -> None:
     net = network()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     given = {name: tensor for name, tensor in state.items() if not name.startswith("1.running")}
@@ -266,7 +266,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(state: dict[str, Tensor]
         load_into(net, {})
 
 
-def test_half_precision_weights_take_the_type_of_the_model(state: dict[str, Tensor]) -> None:
+def test_half_precision_weights_are_cast_to_the_type_of_the_model(state: dict[str, Tensor]) -> None:
     net = network()
     load_into(net, {name: t.half() if t.is_floating_point() else t for name, t in state.items()})
     assert net[3].weight.dtype == torch.float32
@@ -332,7 +332,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("form", ["zip", "legacy", "member in capitals"])
-def test_a_pickle_that_would_fill_the_memory_is_refused(name: str, form: str, tmp_path: Path) -> None:
+def test_pickles_that_would_fill_the_memory_are_refused(name: str, form: str, tmp_path: Path) -> None:
     body, said = BOMBS[name]
     body = b"}" + body
     path = tmp_path / "w.pt"
@@ -350,7 +350,7 @@ def test_a_pickle_that_would_fill_the_memory_is_refused(name: str, form: str, tm
 
 
 @pytest.mark.parametrize("name", ["bytes from a number", "copies of a state"])
-def test_the_bombs_are_live(name: str, tmp_path: Path) -> None:
+def test_torch_itself_would_fill_the_memory(name: str, tmp_path: Path) -> None:
     # else the test above proves nothing: torch itself fills the memory with them
     path = pickled(tmp_path / "w.pt", b"}" + BOMBS[name][0])
     tracemalloc.start()
@@ -361,7 +361,7 @@ def test_the_bombs_are_live(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_checkpoints_of_whole_trainings_are_read(legacy: bool, state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_full_training_checkpoints_are_read(legacy: bool, state: dict[str, Tensor], tmp_path: Path) -> None:
     net = network()
     memory = {"step": torch.tensor(3.0), "exp_avg": torch.ones(2, 1, 3, 3)}
     whole = {
@@ -377,7 +377,7 @@ def test_checkpoints_of_whole_trainings_are_read(legacy: bool, state: dict[str, 
     assert same(read_state(tmp_path / "w.pt"), net.state_dict())
 
 
-def test_tensors_without_their_numbers_are_refused(tmp_path: Path) -> None:
+def test_tensors_larger_than_their_storage_are_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.empty(2, 3, device="meta")}, tmp_path / "w.pt")
     refused(tmp_path / "w.pt", "holds weight beside named tensors")
     torch.save({"weight": torch.ones(1).expand(10**12)}, tmp_path / "w.pt")
@@ -387,7 +387,7 @@ def test_tensors_without_their_numbers_are_refused(tmp_path: Path) -> None:
     assert read_state(tmp_path / "w.pt")["weight"].tolist() == [1] * 10
 
 
-def test_what_follows_an_archive_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_bytes_after_an_archive_are_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save(state, tmp_path / "w.pt")
     whole = (tmp_path / "w.pt").read_bytes()
     (tmp_path / "w.pt").write_bytes(whole[:-2] + b"\x04\x00more")  # a comment, in which another list could stand

@@ -16,7 +16,7 @@ RED = (200, 0, 0)
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "PPM"])
-def test_pixels_come_back_with_channels_first(tmp_path, format):
+def test_pixels_are_decoded_with_channels_first(tmp_path, format):
     (tmp_path / "one").write_bytes(encoded(PIXELS, format))  # the content says what it is, not the name
     x, grey = decode(of_files([tmp_path / "one"]), (4, 3))
     assert x.dtype == torch.uint8
@@ -24,7 +24,7 @@ def test_pixels_come_back_with_channels_first(tmp_path, format):
     assert not grey
 
 
-def test_jpeg_is_what_pillow_makes_of_it():
+def test_jpeg_is_decoded_as_by_pillow():
     data = encoded(np.broadcast_to(PIXELS, (3, 4, 3)), "JPEG")
     x, _ = decode([Picture("it", data)], (4, 3))
     with Image.open(io.BytesIO(data)) as image:
@@ -59,7 +59,7 @@ def test_a_palette_with_transparency_does_not_warn():
     assert not grey
 
 
-def test_one_channel_only_if_every_picture_of_every_part_is_grey():
+def test_one_channel_only_if_all_pictures_are_grayscale():
     grey, colour = Picture("grey", flat(90)), Picture("colour", flat(RED))
     assert {x.shape[1] for x in decode_parts({"train": [grey] * 2, "test": [grey]}).values()} == {1}
     mixed = decode_parts({"train": [grey] * 2, "test": [grey, colour]})
@@ -98,7 +98,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_bad_picture_is_refused_in_one_sentence(tmp_path, name, stored):
+def test_invalid_pictures_are_refused_in_one_sentence(tmp_path, name, stored):
     data, message = REFUSED[name]
     (tmp_path / "it.png").write_bytes(data)
     picture = of_files([tmp_path / "it.png"])[0] if stored else Picture("it.png", data)
@@ -108,25 +108,25 @@ def test_a_bad_picture_is_refused_in_one_sentence(tmp_path, name, stored):
 
 
 @pytest.mark.parametrize("name", ["bomb", "bomb that only warns", "bomb below Pillow's limit"])
-def test_a_bomb_that_comes_first_is_refused_too(name):
+def test_a_decompression_bomb_is_refused_as_first_picture(name):
     with pytest.raises(ValueError, match=r"decompression bomb|at most 16777216"):
         decode_parts({"train": [Picture("it", REFUSED[name][0])]})
 
 
-def test_a_bomb_that_only_warns_is_an_error_whatever_the_filters_say():
+def test_a_bomb_warning_is_an_error_for_all_warning_filters():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match="decompression bomb"):
             decode([Picture("it", bomb(12000, 12000))], (12000, 12000))
 
 
-def test_a_cut_picture_of_the_right_size_is_refused():
+def test_a_truncated_picture_is_refused():
     data = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3)), "JPEG")
     with pytest.raises(ValueError, match=r"cannot be read as .*truncated"):
         decode([Picture("it", data[: len(data) // 2])], (64, 64))
 
 
-def test_a_bomb_is_not_unpacked(monkeypatch):
+def test_a_bomb_is_not_decompressed(monkeypatch):
     unpacked = []
     real = PngImagePlugin.PngImageFile.load
 
@@ -144,14 +144,14 @@ def test_a_bomb_is_not_unpacked(monkeypatch):
     assert not unpacked
 
 
-def test_more_than_fits_in_memory_is_refused_before_it_is_reserved():
+def test_too_many_pictures_are_refused_before_memory_is_allocated():
     with pytest.raises(
         ValueError, match="60 images of 20000x20000 pixels take 72000000000 bytes but at most 8589934592"
     ):
         decode([Picture("it", GOOD)] * 60, (20000, 20000))
 
 
-def test_no_file_stays_open(tmp_path):
+def test_files_are_closed(tmp_path):
     paths = [tmp_path / str(i) for i in range(5)]
     for path in paths:
         path.write_bytes(flat(RED))
@@ -162,7 +162,7 @@ def test_no_file_stays_open(tmp_path):
     assert before is None or len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_warning_filters_are_left_as_found():
+def test_warning_filters_are_restored():
     before = list(warnings.filters)
     with pytest.raises(ValueError, match="another format"):
         decode([Picture("it", b"")], (4, 3))
@@ -180,7 +180,7 @@ def test_a_huge_file_is_not_read(tmp_path):
 
 @pytest.mark.parametrize("size", [(60, 40), (40, 60), (37, 37), (8, 300)])
 @pytest.mark.parametrize("fit", [(16, 16), (20, 16), (32, 24)])
-def test_pictures_of_any_size_are_scaled_and_cut(size, fit):
+def test_pictures_of_any_size_are_resized_and_cropped(size, fit):
     scale, cut = fit
     pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
     smooth = Image.fromarray(pixels).resize((3, 3)).resize(size, Image.Resampling.BICUBIC)
@@ -196,7 +196,7 @@ def test_pictures_of_any_size_are_scaled_and_cut(size, fit):
         assert np.array_equal(found[0].numpy(), middle)
 
 
-def test_a_thin_picture_does_not_grow_when_it_is_scaled():
+def test_resizing_a_thin_picture_takes_little_memory():
     thin = Picture("it", encoded(np.zeros((200_000, 1), np.uint8)))  # all of it, 224 pixels wide, has 10 billion
     (found,) = decode_parts({"it": [thin]}, (224, 224)).values()
     assert found.shape == (1, 1, 224, 224)

@@ -52,7 +52,7 @@ LABELS = [3, 0, 9, 9]
 
 @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
 @pytest.mark.parametrize("fortran", [False, True])
-def test_a_batch_as_published_is_read_as_pickle_reads_it(module, fortran):
+def test_published_batches_are_read_as_pickle_reads_them(module, fortran):
     data = python2(PIXELS, LABELS, module, fortran)
     found = pickled.read(data, PATH)
     assert found["data"].tolist() == PIXELS.tolist()
@@ -68,7 +68,7 @@ def test_a_batch_as_published_is_read_as_pickle_reads_it(module, fortran):
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("key", [str, str.encode])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_batch_pickled_again_is_read(protocol, key, order):
+def test_batches_of_other_protocols_are_read(protocol, key, order):
     held = {key("data"): np.asarray(PIXELS, order=order), key("labels"): LABELS, key("batch_label"): b"again"}
     found = pickled.read(pickle.dumps(held, protocol), PATH)
     assert found["data"].tolist() == PIXELS.tolist()
@@ -85,7 +85,7 @@ plain = st.recursive(
 
 
 @given(held=st.dictionaries(st.text(max_size=4), plain, max_size=4), protocol=st.integers(3, 5))
-def test_plain_values_come_back(held, protocol):
+def test_plain_values_are_read(held, protocol):
     assert pickled.read(pickle.dumps(held, protocol), PATH) == held
 
 
@@ -124,7 +124,7 @@ def payloads(sentinel):
     yield python2(PIXELS, LABELS)[:-1] + b"0cos\nsystem\n" + text(command) + b"\x85R."  # after a good batch
 
 
-def test_nothing_in_a_pickle_runs(tmp_path):
+def test_nothing_in_a_pickle_is_executed(tmp_path):
     sentinel = tmp_path / "ran"
     for data in payloads(sentinel):
         with pytest.raises(
@@ -135,7 +135,7 @@ def test_nothing_in_a_pickle_runs(tmp_path):
         assert not sentinel.exists()
 
 
-def test_the_payloads_are_live(tmp_path):
+def test_pickle_itself_would_execute_the_payloads(tmp_path):
     # else the test above proves nothing
     sentinel = tmp_path / "ran"
     pickle.loads(next(payloads(sentinel)))
@@ -154,10 +154,10 @@ REFUSED = {
     "noise": (b"\x00\x01\x02", "unknown"),
     "no dict": (pickle.dumps([1]), "it holds a list, not a dict"),
     "cut in a string": (python2(PIXELS, LABELS)[:60], ""),
-    "stops too early": (bare(b"}", b"}"), "it ends before it is whole"),
-    "empty": (bare(), "it ends before it is whole"),
-    "takes too much": (bare(b"\x86"), "it takes more than it gave"),
-    "no mark": (bare(b"}", b"u"), "it takes more than it gave"),
+    "stops too early": (bare(b"}", b"}"), "it ends too early"),
+    "empty": (bare(), "it ends too early"),
+    "takes too much": (bare(b"\x86"), "its stack has too few values"),
+    "no mark": (bare(b"}", b"u"), "its stack has too few values"),
     "memo missing": (bare(b"h\x07"), ""),
     "memo of nothing": (bare(b"q\x07"), ""),
     "other name": (bare(b"cbuiltins\neval\n"), "it asks for 'builtins.eval', but only plain numpy arrays are read"),
@@ -205,7 +205,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_anything_else_is_refused_in_one_sentence(name):
+def test_other_pickles_are_refused_in_one_sentence(name):
     data, message = REFUSED[name]
     with pytest.raises(
         ValueError, match=rf"^data_batch_1 cannot be read as a plain batch \(.*{message}.*\); give"
@@ -215,7 +215,7 @@ def test_anything_else_is_refused_in_one_sentence(name):
     assert len(str(refusal.value)) < 300
 
 
-def test_memory_is_not_sized_by_numbers_in_the_file():
+def test_memory_does_not_depend_on_numbers_in_the_file():
     bombs = [
         bare(b"}r\xff\xff\xff\xff"),  # a memo of 4 billion places
         bare(b"}", text("a"), LAUGH, b"s"),
@@ -230,12 +230,12 @@ def test_memory_is_not_sized_by_numbers_in_the_file():
     tracemalloc.stop()
 
 
-def test_a_laughing_shape_is_not_spelled_out():
+def test_an_exponentially_nested_shape_is_not_expanded():
     with pytest.raises(ValueError, match="array without bytes or without a shape"):
         pickled.read(bare(FROM_BUFFER, b"C\x01a", UINT8, LAUGH, text("C"), b"tR"), PATH)
 
 
-def test_endless_instructions_are_refused(monkeypatch):
+def test_too_many_instructions_are_refused(monkeypatch):
     monkeypatch.setattr(pickled, "_INSTRUCTIONS", 100)
     with pytest.raises(ValueError, match="it has more than 100 instructions"):
         pickled.read(bare(b"N" * 200), PATH)
@@ -252,7 +252,7 @@ def test_a_damaged_batch_gives_plain_values_or_a_value_error(where, change, cut)
             assert isinstance(value, str | bytes | list | np.ndarray | int | dict | tuple | None)
 
 
-def test_a_text_that_many_arrays_share_is_not_copied_for_each():
+def test_arrays_that_share_a_string_do_not_fill_the_memory():
     many, size = 2000, 60_000  # a file of 150 KB that would become 120 MB
     one = b"h\x01" + b"h\x02" + b"J" + struct.pack("<i", size) + b"\x85" + text("C")
     shared = text("x" * size) + b"q\x01" + UINT8 + b"q\x02"

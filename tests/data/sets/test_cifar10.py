@@ -65,7 +65,7 @@ def test_images_labels_and_positions_stay_together(tmp_path, form, place):
         assert torch.equal(split.x[:, 2].long(), torch.arange(32).expand(len(split), 32, 32))
 
 
-def test_both_forms_hold_the_same_data(tmp_path):
+def test_binary_and_python_batches_give_the_same_data(tmp_path):
     one, two = (cifar10.load(lay_out(tmp_path / form, form), valid=20, seed=0, verify=False) for form in ("bin", "py"))
     assert one.digest == two.digest
 
@@ -80,7 +80,7 @@ def test_a_batch_pickled_by_python_3_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_published_files_pass_and_others_are_refused(tmp_path, monkeypatch, form):
+def test_verify_accepts_only_the_published_files(tmp_path, monkeypatch, form):
     lay_out(tmp_path, form)
     digest = {"bin": hashlib.sha256, "py": hashlib.md5}[form]
     files = [f"{name}{FORMS[form][1]}" for name in BATCHES]
@@ -96,12 +96,12 @@ def test_published_files_pass_and_others_are_refused(tmp_path, monkeypatch, form
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_stand_ins_are_not_taken_for_the_published_files(tmp_path, form):
+def test_verify_refuses_other_files(tmp_path, form):
     with pytest.raises(ValueError, match=r"data_batch_1.* is not the published file"):
         cifar10.load(lay_out(tmp_path, form), valid=20, seed=0)
 
 
-def test_a_payload_is_refused_and_does_not_run(tmp_path):
+def test_a_payload_is_refused_and_not_executed(tmp_path):
     sentinel = tmp_path / "ran"
     trap = pickle.dumps({"data": pixels(0), "labels": labels(0), "x": Payload(os.system, f"touch {sentinel}")}, 2)
     lay_out(tmp_path, "py", {"data_batch_3": trap})
@@ -140,7 +140,7 @@ BAD_PICKLES = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_binary_batch_is_refused_in_one_sentence(tmp_path, name):
+def test_invalid_binary_batches_are_refused_in_one_sentence(tmp_path, name):
     changed, message = BAD[name]
     with pytest.raises(ValueError, match=message) as refusal:
         cifar10.load(lay_out(tmp_path, "bin", changed), valid=20, seed=0, verify=False)
@@ -148,7 +148,7 @@ def test_a_bad_binary_batch_is_refused_in_one_sentence(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", BAD_PICKLES)
-def test_a_bad_python_batch_is_refused_in_one_sentence(tmp_path, name):
+def test_invalid_python_batches_are_refused_in_one_sentence(tmp_path, name):
     content, message = BAD_PICKLES[name]
     with pytest.raises(ValueError, match=f"data_batch_2 .*{message}") as refusal:
         cifar10.load(lay_out(tmp_path, "py", {"data_batch_2": content}), valid=20, seed=0, verify=False)
@@ -163,7 +163,7 @@ def test_a_huge_file_is_not_read(tmp_path):
         cifar10.load(tmp_path, valid=20, seed=0)
 
 
-def test_a_pipe_is_not_waited_on(tmp_path):
+def test_reading_a_pipe_does_not_block(tmp_path):
     lay_out(tmp_path)
     (tmp_path / "data_batch_1.bin").unlink()
     os.mkfifo(tmp_path / "data_batch_1.bin")
@@ -171,7 +171,7 @@ def test_a_pipe_is_not_waited_on(tmp_path):
         cifar10.load(tmp_path, valid=20, seed=0)
 
 
-def test_missing_files_are_named_with_where_and_how(tmp_path, monkeypatch):
+def test_missing_files_are_named_with_the_searched_folders_and_instructions(tmp_path, monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     lay_out(tmp_path / "cifar10")
     (tmp_path / "cifar10" / "test_batch.bin").rename(tmp_path / "test_batch.bin")  # never pieced together

@@ -72,7 +72,7 @@ def test_images_and_labels_stay_together(library, image, label):
         assert torch.equal(split.y, split.index % 2)
 
 
-def test_validation_is_the_test_set_or_the_validation_part(library):
+def test_validation_is_used_as_test_or_validation_set(library):
     library.parts = {"train": rows(12), "validation": rows(6)}
     assert len(load().test) == 6
     library.parts = {"train": rows(12), "validation": rows(6), "test": rows(4), "unsupervised": None}
@@ -80,7 +80,7 @@ def test_validation_is_the_test_set_or_the_validation_part(library):
     assert (len(data.train), len(data.valid), len(data.test)) == (12, 6, 4)
 
 
-def test_grey_images_keep_one_channel_and_classes_without_names_are_numbered(library):
+def test_grayscale_images_have_one_channel_and_unnamed_classes_are_numbered(library):
     library.parts = {part: rows(n, names=None, colour=lambda y: 100 * y) for part, n in (("train", 12), ("test", 4))}
     data = load()
     assert (data.shape, data.classes) == ((1, 3, 4), ("0", "1"))
@@ -91,18 +91,18 @@ NOT_ON_THE_HUB = ["set", "../set", "a/b/c", "/a/b", "imagefolder", "owner/s\u00e
 
 
 @pytest.mark.parametrize("name", [*NOT_PINNED, *(f"{name}@{COMMIT}" for name in NOT_ON_THE_HUB)])
-def test_a_data_set_that_is_not_pinned_is_refused(library, name):
+def test_names_without_a_full_commit_are_refused(library, name):
     with pytest.raises(ValueError, match=r"does not name a data set; write hub:OWNER/NAME@ and a commit of 40 hex"):
         load(name)
     assert not library.asked
 
 
-def test_no_name_at_all(library):
+def test_a_missing_name_is_refused(library):
     with pytest.raises(ValueError, match="hub: does not name a data set"):
         hub.load(None, valid=2, seed=0)
 
 
-def test_a_folder_here_does_not_stand_in_for_the_hub(library, tmp_path, monkeypatch):
+def test_a_local_folder_of_the_same_name_is_refused(library, tmp_path, monkeypatch):
     (tmp_path / "owner" / "set").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="would be read from the folder owner/set here instead"):
@@ -110,7 +110,7 @@ def test_a_folder_here_does_not_stand_in_for_the_hub(library, tmp_path, monkeypa
     assert not library.asked
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch):
+def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
         ImportError, match=r"needs the package datasets.*; run: pip install 'holdfast\[hub\]'"
@@ -119,7 +119,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     assert "\n" not in str(refusal.value)
 
 
-def test_what_the_hub_says_is_told_in_one_sentence(library):
+def test_errors_of_the_hub_are_reported_in_one_sentence(library):
     library.parts = ConnectionError("cannot reach\nthe hub")
     with pytest.raises(
         FileNotFoundError, match=r"could not be had \(cannot reach the hub\); check the name"
@@ -165,7 +165,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_does_not_fit_is_refused_in_one_sentence(library, name):
+def test_unsuitable_data_sets_are_refused_in_one_sentence(library, name):
     library.parts, message = HOSTILE[name]
     with pytest.raises(ValueError, match=message) as refusal:
         load()
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(library, name):
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "2.19.1", "", "dev", None])
-def test_a_package_that_runs_scripts_is_not_asked(library, version):
+def test_versions_of_datasets_that_run_scripts_are_refused(library, version):
     library.__version__ = version
     with pytest.raises(ImportError, match=r"needs datasets 4 or later, as earlier ones run programs") as refusal:
         load()
@@ -181,7 +181,7 @@ def test_a_package_that_runs_scripts_is_not_asked(library, version):
     assert not library.asked
 
 
-def test_a_column_that_cannot_be_images(library, monkeypatch):
+def test_a_column_without_images_is_refused(library, monkeypatch):
     def refuse(*_):
         raise TypeError("Couldn't cast array of type\nint64 to Image")
 

@@ -75,7 +75,7 @@ def test_the_test_set_does_not_depend_on_the_seed(top):
     assert one.valid.index.tolist() != two.valid.index.tolist()
 
 
-def test_a_part_of_the_classes(top):
+def test_a_subset_of_the_classes(top):
     for file in (top / "train" / WNIDS[0] / "images").iterdir():
         file.unlink()
     (top / "train" / WNIDS[0] / "images").rmdir()
@@ -90,20 +90,20 @@ def test_a_part_of_the_classes(top):
     assert load(top).digest == whole.digest
 
 
-def test_all_grey_images_still_have_three_channels(top):
+def test_grayscale_images_are_converted_to_rgb(top):
     for path in top.rglob("*.JPEG"):
         path.write_bytes(flat(90, SIZE, "JPEG"))
     assert load(top).shape == (3, 64, 64)
 
 
-def test_words_that_two_classes_share_are_not_names(top):
+def test_classes_that_share_a_word_are_named_by_wnid(top):
     (top / "words.txt").write_text("n02124075\tcrane\nn04067472\tcrane, bird\nn01443537\tgoldfish\n")
     assert load(top).classes == ("n02124075", "n04067472", "goldfish")
     (top / "words.txt").unlink()
     assert load(top).classes == tuple(WNIDS)
 
 
-def test_verify_insists_on_the_published_counts(top, monkeypatch):
+def test_verify_requires_the_published_counts(top, monkeypatch):
     with pytest.raises(
         ValueError, match=r"class n02124075 of .* has 6 training images where 500 are published.*verify ="
     ):
@@ -182,7 +182,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_is_refused_in_one_sentence(top, name):
+def test_malicious_folders_are_refused_in_one_sentence(top, name):
     spoil, message = HOSTILE[name]
     spoil(top)
     with pytest.raises(ValueError, match=message) as refusal:
@@ -190,7 +190,7 @@ def test_a_hostile_folder_is_refused_in_one_sentence(top, name):
     assert "\n" not in str(refusal.value)
 
 
-def test_hidden_files_and_links_inside_are_no_matter(top):
+def test_hidden_files_and_internal_links_are_accepted(top):
     (top / IMAGES / ".DS_Store").write_bytes(b"litter")
     inside = top / IMAGES / f"{WNIDS[0]}_9.JPEG"
     inside.symlink_to(top / IMAGES / f"{WNIDS[0]}_0.JPEG")
@@ -198,7 +198,7 @@ def test_hidden_files_and_links_inside_are_no_matter(top):
 
 
 @pytest.mark.parametrize("gone", ["wnids.txt", "val/val_annotations.txt"])
-def test_missing_files_are_named_with_where_and_how(top, monkeypatch, gone):
+def test_missing_files_are_named_with_the_searched_folders_and_instructions(top, monkeypatch, gone):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     (top / gone).unlink()
     with pytest.raises(FileNotFoundError) as refusal:
@@ -212,7 +212,7 @@ def test_missing_files_are_named_with_where_and_how(top, monkeypatch, gone):
         tiny_imagenet.load(None, valid=3, seed=0)
 
 
-def test_a_long_list_of_classes_is_read_quickly(top):
+def test_reading_a_long_list_of_classes_takes_linear_time(top):
     with (top / "wnids.txt").open("a") as file:
         file.writelines(f"n{number:08}\n" for number in range(10**7, 10**7 + 60_000))
     started = time.perf_counter()

@@ -12,9 +12,9 @@ class ResNet50(nn.Module):
 
     This is the network that the authors' code has under this name for 64x64 images, with 12 blocks and not the 16 of
     the usual ResNet-50. ``stem_stride`` is 2 in Table 1 of the paper and 1 in Table 7 and the code. ``extra_blocks``
-    are additional blocks after the last stage in train mode, skipped in eval mode; ``extra_blocks=3`` is our interpretation
-    of the paper's sentence "we add 3 more blocks of ResNet ... during training, and use the original Res50 for the
-    inference".
+    are additional blocks after the last stage in train mode, skipped in eval mode; ``extra_blocks=3`` is our
+    interpretation of the paper's sentence "we add 3 more blocks of ResNet ... during training, and use the original
+    Res50 for the inference".
     """
 
     def __init__(
