@@ -94,8 +94,8 @@ def test_saturation_agrees_with_hsv(low, high):
 def test_saturation_1_is_the_identity_and_0_is_gray():
     x = images()
     assert torch.allclose(Saturation(low=1, high=1)(x, Rng(0)), x, atol=1e-6)
-    grey = Saturation(low=0, high=0)(x, Rng(0))
-    assert torch.equal(grey, x.amax(1, keepdim=True).expand_as(x))
+    gray = Saturation(low=0, high=0)(x, Rng(0))
+    assert torch.equal(gray, x.amax(1, keepdim=True).expand_as(x))
 
 
 ALL = [PadCrop(pad=2), PadCrop(pad=2, mode="reflect"), Flip(), Saturation(), Saturation(low=0, high=50)]
@@ -115,7 +115,7 @@ def test_augmentation_does_not_depend_on_the_batch(change, order, cut):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_augmentation_keeps_shape_type_and_range(change, dtype):
     x = images(n=200, dtype=dtype)
-    x[:50] = (x[:50] * 2).floor().clamp(max=1)  # pure colours
+    x[:50] = (x[:50] * 2).floor().clamp(max=1)  # pure colors
     before = x.clone()
     out = change(x, Rng(6))
     assert (out.shape, out.dtype) == (x.shape, dtype)

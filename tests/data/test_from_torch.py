@@ -80,8 +80,8 @@ def test_iterable_datasets_without_length():
 SAMPLES = {
     "array": (lambda i: (np.full((3, 2, 2), i, np.uint8), i % 3), (3, 2, 2)),
     "features": (lambda i: (np.full(5, i / 12), np.int64(i % 3)), (5,)),
-    "grey image": (lambda i: (Image.new("L", (4, 2), i), i % 3), (1, 2, 4)),
-    "colour image": (lambda i: (Image.new("RGB", (4, 2), (i, 0, 0)), i % 3), (3, 2, 4)),
+    "gray image": (lambda i: (Image.new("L", (4, 2), i), i % 3), (1, 2, 4)),
+    "color image": (lambda i: (Image.new("RGB", (4, 2), (i, 0, 0)), i % 3), (3, 2, 4)),
     "palette image": (lambda i: (Image.new("RGB", (4, 2), (204, 0, 0)).convert("P"), i % 3), (3, 2, 4)),
     "list": (lambda i: [torch.full((2,), i / 12), torch.tensor(i % 3)], (2,)),
     "with gradient": (lambda i: (torch.full((2,), i / 12, requires_grad=True), i % 3), (2,)),

@@ -105,12 +105,12 @@ def test_every_round_draws_the_whole_class_in_another_order():
 
 def test_all_classes_are_shuffled_when_one_is_exhausted():
     y = torch.tensor([0] * 2 + [1] * 20)
-    queue, nobody = Positives(y, seed=0), torch.tensor([-1])
-    ones = queue.draw(torch.ones(15).long(), nobody.expand(15))
+    queue, no_anchor = Positives(y, seed=0), torch.tensor([-1])
+    ones = queue.draw(torch.ones(15).long(), no_anchor.expand(15))
     assert queue.state()["next"].tolist() == [0, 17]
-    queue.draw(torch.zeros(2).long(), nobody.expand(2))
+    queue.draw(torch.zeros(2).long(), no_anchor.expand(2))
     assert queue.state()["next"].tolist() == [0, 2]
-    again = queue.draw(torch.ones(15).long(), nobody.expand(15))
+    again = queue.draw(torch.ones(15).long(), no_anchor.expand(15))
     assert set(ones.tolist()) & set(again.tolist())
 
 

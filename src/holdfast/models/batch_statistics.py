@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from holdfast.models.batch_norm import RunningStatistics, Statistics, normalize_with, normalize_batch
+from holdfast.models.batch_norm import RunningStatistics, Statistics, normalize_batch, normalize_with
 
 
 class RecordedStatistics(NamedTuple):

@@ -5,11 +5,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from pictures import bomb, encoded, flat
 from PIL import Image, PngImagePlugin
 
 from holdfast.data.readers import images
 from holdfast.data.readers.images import Picture, decode, decode_parts, of_files
+from pictures import bomb, encoded, flat
 
 PIXELS = (np.arange(3 * 4 * 3) * 7 % 256).astype(np.uint8).reshape(3, 4, 3)
 RED = (200, 0, 0)
@@ -18,10 +18,10 @@ RED = (200, 0, 0)
 @pytest.mark.parametrize("format", ["PNG", "BMP", "PPM"])
 def test_pixels_are_decoded_with_channels_first(tmp_path, format):
     (tmp_path / "one").write_bytes(encoded(PIXELS, format))  # the content says what it is, not the name
-    x, grey = decode(of_files([tmp_path / "one"]), (4, 3))
+    x, gray = decode(of_files([tmp_path / "one"]), (4, 3))
     assert x.dtype == torch.uint8
     assert x[0].tolist() == PIXELS.transpose(2, 0, 1).tolist()
-    assert not grey
+    assert not gray
 
 
 def test_jpeg_is_decoded_as_by_pillow():
@@ -43,10 +43,10 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_of_8_bits_becomes_rgb(mode):
-    data, colour, is_grey = MODES[mode]
-    x, grey = decode([Picture("it", data)], (4, 3))
-    assert x[0, :, 0, 0].tolist() == pytest.approx(colour, abs=1)
-    assert grey == is_grey
+    data, color, is_gray = MODES[mode]
+    x, gray = decode([Picture("it", data)], (4, 3))
+    assert x[0, :, 0, 0].tolist() == pytest.approx(color, abs=1)
+    assert gray == is_gray
 
 
 def test_a_palette_with_transparency_does_not_warn():
@@ -54,15 +54,15 @@ def test_a_palette_with_transparency_does_not_warn():
     Image.fromarray(PIXELS).convert("P").save(stream, format="PNG", transparency=bytes([0, 128]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        x, grey = decode([Picture("it", stream.getvalue())], (4, 3))
+        x, gray = decode([Picture("it", stream.getvalue())], (4, 3))
     assert x.shape[1] == 3
-    assert not grey
+    assert not gray
 
 
 def test_one_channel_only_if_all_pictures_are_grayscale():
-    grey, colour = Picture("grey", flat(90)), Picture("colour", flat(RED))
-    assert {x.shape[1] for x in decode_parts({"train": [grey] * 2, "test": [grey]}).values()} == {1}
-    mixed = decode_parts({"train": [grey] * 2, "test": [grey, colour]})
+    gray, color = Picture("gray", flat(90)), Picture("color", flat(RED))
+    assert {x.shape[1] for x in decode_parts({"train": [gray] * 2, "test": [gray]}).values()} == {1}
+    mixed = decode_parts({"train": [gray] * 2, "test": [gray, color]})
     assert [tuple(x.shape) for x in mixed.values()] == [(2, 3, 3, 4), (2, 3, 3, 4)]
     assert mixed["train"][0, :, 0, 0].tolist() == [90] * 3
 

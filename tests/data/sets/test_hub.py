@@ -3,10 +3,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from pictures import bomb, flat
 
 from holdfast import data as named
 from holdfast.data.sets import hub
+from pictures import bomb, flat
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -30,8 +30,8 @@ class Rows:
         return iter(self.columns[name])  # a lazy column, as in later releases
 
 
-def rows(many, image="image", label="label", names=("ant", "bee"), colour=lambda y: (100 * y, 0, 9)):
-    images = [{"bytes": flat(colour(i % 2)), "path": None} for i in range(many)]
+def rows(many, image="image", label="label", names=("ant", "bee"), color=lambda y: (100 * y, 0, 9)):
+    images = [{"bytes": flat(color(i % 2)), "path": None} for i in range(many)]
     kind = SimpleNamespace(names=list(names)) if names else SimpleNamespace()
     return Rows({image: images, label: [i % 2 for i in range(many)]}, {image: Image(), label: kind})
 
@@ -81,7 +81,7 @@ def test_validation_is_used_as_test_or_validation_set(library):
 
 
 def test_grayscale_images_have_one_channel_and_unnamed_classes_are_numbered(library):
-    library.parts = {part: rows(n, names=None, colour=lambda y: 100 * y) for part, n in (("train", 12), ("test", 4))}
+    library.parts = {part: rows(n, names=None, color=lambda y: 100 * y) for part, n in (("train", 12), ("test", 4))}
     data = load()
     assert (data.shape, data.classes) == ((1, 3, 4), ("0", "1"))
 
@@ -140,7 +140,7 @@ def without(column):
     return found
 
 
-HOSTILE = {
+MALICIOUS = {
     "no test": ({"train": rows(4)}, "has the parts train but train and test"),
     "no train": ({"test": rows(4)}, "has the parts test but train and test"),
     "no image": ({"train": without("image"), "test": rows(4)}, "has the columns label but one called image or img"),
@@ -164,9 +164,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", MALICIOUS)
 def test_unsuitable_data_sets_are_refused_in_one_sentence(library, name):
-    library.parts, message = HOSTILE[name]
+    library.parts, message = MALICIOUS[name]
     with pytest.raises(ValueError, match=message) as refusal:
         load()
     assert "\n" not in str(refusal.value)

@@ -2,22 +2,22 @@ import os
 
 import pytest
 import torch
-from pictures import bomb, flat
 
 from holdfast import data as named
 from holdfast.data.sets import image_folder
+from pictures import bomb, flat
 
 CLASSES = ["ant", "bee", "cow"]
 FORMATS = ["PNG", "JPEG", "BMP", "PPM"]
 
 
-def fill(place, many, grey=False):
+def fill(place, many, gray=False):
     """The class is the brightness of red."""
     for label, name in enumerate(CLASSES):
         (place / name).mkdir(parents=True)
         for i in range(many):
-            colour = 60 * label if grey else (60 * label, 0, 9)
-            (place / name / f"{i:02}.img").write_bytes(flat(colour, format=FORMATS[i % 4]))
+            color = 60 * label if gray else (60 * label, 0, 9)
+            (place / name / f"{i:02}.img").write_bytes(flat(color, format=FORMATS[i % 4]))
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_val_beside_test_is_the_validation_part(top):
 
 
 def test_grayscale_images_have_one_channel(tmp_path):
-    fill(tmp_path / "train", 4, grey=True)
-    fill(tmp_path / "test", 4, grey=True)
+    fill(tmp_path / "train", 4, gray=True)
+    fill(tmp_path / "test", 4, gray=True)
     data = load(tmp_path)
     assert data.shape == (1, 3, 4)
     check(data.train)
@@ -87,7 +87,7 @@ def replace_by_link(path, target):
     path.symlink_to(target)
 
 
-HOSTILE = {
+MALICIOUS = {
     "a text": (lambda top: (top / "train" / "ant" / "notes.txt").write_text("x"), r"notes\.txt cannot be read as"),
     "another size": (lambda top: (top / "test" / "bee" / "z.png").write_bytes(flat(9, (5, 3))), r"z\.png has 5x3"),
     "bomb": (lambda top: (top / "test" / "bee" / "z.png").write_bytes(bomb(60000, 60000)), "decompression bomb"),
@@ -103,9 +103,9 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", MALICIOUS)
 def test_malicious_folders_are_refused_in_one_sentence(top, name):
-    spoil, message = HOSTILE[name]
+    spoil, message = MALICIOUS[name]
     spoil(top)
     with pytest.raises(ValueError, match=message) as refusal:
         load(top)
@@ -175,9 +175,9 @@ def test_load_test_uses_the_classes_of_train(top):
     assert (found.classes, found.test.y.tolist()) == (tuple(CLASSES), [0, 0, 2, 2])
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("a text", "another size")])
+@pytest.mark.parametrize("name", [name for name in MALICIOUS if name not in ("a text", "another size")])
 def test_load_test_refuses_malicious_folders(top, name):
-    spoil, message = HOSTILE[name]
+    spoil, message = MALICIOUS[name]
     spoil(top)
     folder = top / "train" if name in ("pipe", "folder in a class", "link out", "first is a bomb") else top
     if name in ("file beside classes", "empty class"):

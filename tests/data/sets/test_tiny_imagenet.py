@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import bomb, flat
 
 from holdfast.data.sets import tiny_imagenet
+from pictures import bomb, flat
 
 WNIDS = ["n02124075", "n04067472", "n01443537"]  # not sorted, as published
 SIZE = (64, 64)
 
 
 def lay_out(top, train=6, test=4):
-    """Classes by brightness of red, images by brightness of green; the last of a class is grey."""
+    """Classes by brightness of red, images by brightness of green; the last of a class is gray."""
     top.mkdir(parents=True, exist_ok=True)
     (top / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
     (top / "words.txt").write_text("n00001740\tentity\nn02124075\tEgyptian cat\nn04067472\treel, bobbin\n")
@@ -32,8 +32,8 @@ def lay_out(top, train=6, test=4):
     return top
 
 
-def picture(label, i, grey=False):
-    return flat(20 * i, SIZE, "JPEG") if grey else flat((80 * label, 20 * i, 0), SIZE, "JPEG")
+def picture(label, i, gray=False):
+    return flat(20 * i, SIZE, "JPEG") if gray else flat((80 * label, 20 * i, 0), SIZE, "JPEG")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_images_and_labels_stay_together(tmp_path, place):
         label, i = split.index // 6, split.index % 6
         assert torch.equal(split.y, label)
         assert near(split.x[:, 1], (20.0 * i)[:, None, None])
-        red = torch.where(i == 5, 100.0, 80.0 * label)  # the last is grey: its channels are equal
+        red = torch.where(i == 5, 100.0, 80.0 * label)  # the last is gray: its channels are equal
         assert near(split.x[:, 0], red[:, None, None])
     assert data.test.y.tolist() == [0, 1, 2] * 4
     assert near(data.test.x[:, 0], (80.0 * data.test.y)[:, None, None])
@@ -136,7 +136,7 @@ def truncate(top):
 
 
 IMAGES = Path("train") / WNIDS[0] / "images"
-HOSTILE = {
+MALICIOUS = {
     "bomb": (lambda top: (top / IMAGES / "x.JPEG").write_bytes(bomb(60000, 60000)), "decompression bomb"),
     "another size": (lambda top: (top / IMAGES / "x.JPEG").write_bytes(flat(9, (65, 64))), "has 65x64 pixels"),
     "truncated": (truncate, r"_2\.JPEG cannot be read"),
@@ -181,9 +181,9 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", MALICIOUS)
 def test_malicious_folders_are_refused_in_one_sentence(top, name):
-    spoil, message = HOSTILE[name]
+    spoil, message = MALICIOUS[name]
     spoil(top)
     with pytest.raises(ValueError, match=message) as refusal:
         load(top)
