@@ -1,4 +1,4 @@
-"""Draws are a pure function of (seed, forks, keys, element), and they look random in every direction."""
+"""Random numbers are a pure function of (seed, forks, keys, element) and pass statistical tests."""
 
 from hashlib import blake2b
 
@@ -13,11 +13,11 @@ from holdfast.rng import Rng
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
-SIGNIFICANCE = 1e-3  # seeds are fixed, so a p-value below this is a finding and never bad luck
+SIGNIFICANCE = 1e-3  # smallest p-value accepted; seeds are fixed, so the tests are not flaky
 
 
 def mixed(z: int) -> int:
-    """SplitMix64's finalizer in Python's integers."""
+    """The finalizer of SplitMix64 with Python integers."""
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
     return z ^ (z >> 31)
@@ -91,7 +91,7 @@ def test_empty_and_single_batches(rng: Rng, shape: tuple[int, ...], verb: str) -
 def test_uniform_numbers_are_uniform(rng: Rng) -> None:
     u = rng.uniform(wide(300, 300)).flatten()
     assert stats.kstest(u.numpy(), "uniform").pvalue > SIGNIFICANCE
-    for scale in (64, 2**10, 2**26, 2**45):  # the leading bits, and those further down
+    for scale in (64, 2**10, 2**26, 2**45):  # leading and later bits
         counts = torch.bincount((u * scale % 1 * 64).long(), minlength=64)
         assert stats.chisquare(counts.numpy()).pvalue > SIGNIFICANCE
 
@@ -135,7 +135,7 @@ def test_rows_are_not_correlated(rng: Rng) -> None:
 def test_composite_keys_do_not_collide(rng: Rng) -> None:
     i, j = (grid.flatten() for grid in torch.meshgrid(torch.arange(100), torch.arange(100), indexing="ij"))
     both, swapped = rng.at(i).at(j).uniform(wide(10_000, 1)), rng.at(j).at(i).uniform(wide(10_000, 1))
-    assert len(both.unique()) == 10_000  # in particular (2, 1) is not (1, 2)
+    assert len(both.unique()) == 10_000  # in particular (2, 1) and (1, 2) differ
     assert uncorrelated(both, swapped)
     assert stats.kstest(both.flatten().numpy(), "uniform").pvalue > SIGNIFICANCE
 
@@ -153,7 +153,7 @@ def test_float64_numbers_have_52_bits_and_agree_with_float32(rng: Rng) -> None:
 def test_uniform_numbers_lie_in_the_open_interval(
     rng: Rng, dtype: torch.dtype, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even for the draws with all bits clear or set, which no test would live to see."""
+    """Also for draws with all bits clear or set, which are too rare to test by sampling."""
     monkeypatch.setattr(Rng, "_bits", lambda self, like: torch.full(like.shape, bits))
     like = torch.empty(2, 3, dtype=dtype)
     assert ((rng.uniform(like) > 0) & (rng.uniform(like) < 1)).all()

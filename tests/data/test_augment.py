@@ -18,7 +18,7 @@ def reflected(i, n):
 
 
 def shifted(x, down, right, mode):
-    """One image, pixel by pixel, with its window moved by (down, right)."""
+    """Crop one image pixel by pixel, with an offset of (down, right)."""
     out = torch.zeros_like(x)
     _, h, w = x.shape
     for i in range(h):
@@ -49,7 +49,7 @@ def test_crop_positions_are_uniform(mode):
     places = [shifted(x[0], down, right, mode) for down in (-1, 0, 1) for right in (-1, 0, 1)]
     counts = torch.tensor([int((out == place).flatten(1).all(1).sum()) for place in places])
     assert counts.sum() == 9000
-    assert ((counts - 1000).abs() < 5 * 30).all()  # 5 sigma
+    assert ((counts - 1000).abs() < 5 * 30).all()  # five standard deviations
 
 
 def test_half_of_the_images_are_flipped():

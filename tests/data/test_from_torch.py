@@ -22,7 +22,7 @@ def tensors(n, classes=3, kind=torch.float32):
 
 
 class Own(Dataset):
-    """Samples made by a function of the position; counts how often each is read."""
+    """A dataset computed from the position that counts how often each sample is read."""
 
     def __init__(self, n, make):
         self.n, self.make, self.read = n, make, []

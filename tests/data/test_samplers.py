@@ -56,7 +56,7 @@ def test_empty_samplers_are_refused(make, n, size):
 
 
 def walk(queue, y, steps, seed=0, batch=5):
-    """Anchors drawn at random and their positives."""
+    """Draw random anchors and their positives."""
     source = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         anchor = torch.randint(len(y), (batch,), generator=source)
@@ -82,7 +82,7 @@ def test_positives_do_not_repeat_until_a_class_is_exhausted(y, seed):
         label, before = int(y[anchor]), queue.state()
         got = int(queue.draw(y[anchor], anchor))
         left = [i for i in range(len(y)) if y[i] == label and i not in drawn]
-        if left == [int(anchor)] and sizes[label] > 1:  # only the anchor itself is left: the round ends early
+        if left == [int(anchor)] and sizes[label] > 1:  # only the anchor is left, so all classes are shuffled early
             drawn = Counter()
         drawn[got] += 1
         assert max(drawn.values()) == 1

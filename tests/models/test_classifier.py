@@ -1,4 +1,4 @@
-"""Features, head and outputs agree with forward, for our classifier and for any module that is adapted."""
+"""Outputs agree with forward, for classifiers and for adapted modules."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from holdfast.rng import Rng
 
 
 class Answer(nn.Module):
-    """Returns an object with logits, as many published models do."""
+    """A module that returns an object with logits, as many published models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Answer(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """Its heads are registered in one order and run in the other; one part never runs."""
+    """A module whose layers run in another order than they are registered in, and one of them never."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class TwoHeads(nn.Module):
 
 
 class OutputsIsALayer(nn.Module):
-    """A user's module may well call its last layer ``outputs``."""
+    """A module with a submodule called ``outputs``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class OutputsIsALayer(nn.Module):
 
 
 class Returns(nn.Module):
-    """Returns whatever it was given to return."""
+    """A module that returns a fixed object."""
 
     def __init__(self, out: object) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Returns(nn.Module):
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are initialized by torch's global generator
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_adapt_without_linear_has_logits_as_features(rng: Rng) -> None:
 
 
 def test_features_are_not_overwritten_by_a_later_layer(x: Tensor) -> None:
-    """Activations often work in place; what a layer gave must not change under the reader's hands."""
+    """In-place activations must not overwrite captured features."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Linear(4, 3))
     assert torch.equal(adapt(net, "1").outputs(x).features, net[1](x.flatten(1)))
 

@@ -1,4 +1,4 @@
-"""Every encoder maps images to features of its stated width; sizes are those of the papers, counted by hand."""
+"""Every encoder returns features of its width; numbers of parameters are those of the papers."""
 
 import inspect
 import pkgutil
@@ -19,7 +19,7 @@ MEMBERS = [module.name for module in pkgutil.iter_modules(encoders.__path__) if 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are initialized by torch's global generator
 
 
 def encoder(name: str) -> type[nn.Module]:
@@ -49,7 +49,7 @@ def test_every_encoder_gives_features_of_its_width(name: str, shape: tuple[int, 
     for mode in (True, False):
         features = net.train(mode)(torch.rand(4, *shape))
         assert features.shape == (4, 12)
-        assert (features >= 0).all()  # the representation is taken after the last activation
+        assert (features >= 0).all()  # features follow the last activation
         assert features.std() > 0
     assert net(torch.rand(1, *shape)).shape == (1, 12)
 

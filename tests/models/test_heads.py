@@ -1,4 +1,4 @@
-"""Heads: the ordinary one, and hypersphere embedding against loops and a direct implementation."""
+"""The linear head, and hypersphere embedding compared with loops and a direct implementation."""
 
 import inspect
 import pkgutil
@@ -29,7 +29,7 @@ NORMS = ("differentiable", "projected", "none")
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are initialized by torch's global generator
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_every_head_maps_features_to_logits(name: str, rng: Rng) -> None:
     assert head(torch.empty(0, 7)).shape == (0, 4)
     model = adapt(nn.Sequential(nn.Flatten(), head))
     x = rng.normal(torch.empty(5, 7))
-    assert torch.equal(model.outputs(x).features, x)  # it counts as the last linear layer of any module
+    assert torch.equal(model.outputs(x).features, x)  # adapt finds it as the last linear layer
 
 
 def test_the_linear_head_is_a_torch_linear_layer() -> None:
@@ -116,7 +116,7 @@ def test_parts_can_be_disabled(options: dict[str, object], expected, features: T
 
 @pytest.mark.parametrize("margin", [0.0, 0.2])
 def test_gradients_agree_with_a_direct_implementation(margin: float, features: Tensor) -> None:
-    """CE(s·(cos - m·1y)) with both normalizations differentiated."""
+    """Cross entropy of s·(cos - m·1y), with gradients through both normalizations."""
     head, y = sphere(scale=15.0, margin=margin), torch.tensor([0, 1, 2, 2, 1, 0])
     z, w = features.clone().requires_grad_(), head.weight.detach().clone().requires_grad_()
     out = adapt(head).outputs(z)
@@ -129,7 +129,9 @@ def test_gradients_agree_with_a_direct_implementation(margin: float, features: T
     assert loss.item() == pytest.approx(direct.item(), rel=1e-12)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)
-    torch.testing.assert_close((ours[1] * head.weight).sum(1), torch.zeros(3, dtype=torch.float64))  # no radial part
+    torch.testing.assert_close(
+        (ours[1] * head.weight).sum(1), torch.zeros(3, dtype=torch.float64)
+    )  # no radial component
     assert torch.autograd.gradcheck(head, (features.clone().requires_grad_(),))
 
 
@@ -137,7 +139,7 @@ def test_projected_weights_have_unit_length_and_no_gradient_through_the_projecti
     head, plain = sphere(weight_norm="projected"), sphere(weight_norm="none")
     before = head.weight.detach().clone()
     head.eval()(features)
-    assert torch.equal(head.weight, before)  # only training moves them
+    assert torch.equal(head.weight, before)  # eval mode does not change the weights
     head.train()(features)
     torch.testing.assert_close(head.weight.detach(), F.normalize(before))
     plain.weight.data = head.weight.data.clone()
@@ -145,7 +147,7 @@ def test_projected_weights_have_unit_length_and_no_gradient_through_the_projecti
     (ours,) = torch.autograd.grad((head(features) * weights).sum(), head.weight)
     (theirs,) = torch.autograd.grad((plain(features) * weights).sum(), plain.weight)
     torch.testing.assert_close(ours, theirs)
-    assert (ours * head.weight).sum(1).abs().min() > 1e-3  # it has a radial part, which the next pass undoes
+    assert (ours * head.weight).sum(1).abs().min() > 1e-3  # a radial component, which the next projection removes
 
 
 def test_two_passes_of_a_step_can_be_differentiated_with_projection(features: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Per-image standardization against numpy on 0..255 pixels, and its gradient against finite differences."""
+"""Per-image standardization compared with numpy on 0..255 pixels, its gradient with finite differences."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_images_do_not_depend_on_each_other(rng: Rng) -> None:
 def test_gradients_flow_through_mean_and_deviation(rng: Rng) -> None:
     x = rng.uniform(torch.empty(2, 1, 3, 3, dtype=torch.float64)).requires_grad_()
     assert torch.autograd.gradcheck(PerImage(), (x,))
-    low = (0.5 + 1e-6 * x.detach()).requires_grad_()  # below the floor only the mean moves
+    low = (0.5 + 1e-6 * x.detach()).requires_grad_()  # below the smallest standard deviation only the mean depends on x
     (grad,) = torch.autograd.grad(PerImage()(low)[0, 0, 0, 0], low)
     expected = torch.full((9,), -1 / 9, dtype=torch.float64)
     expected[0] += 1

@@ -1,4 +1,4 @@
-"""Residual encoders: counted by hand, their units against plain loops, their padding against TensorFlow's rule."""
+"""Residual encoders: numbers of parameters, units compared with explicit code, padding with TensorFlow's rule."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
+from random_norms import randomized
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -151,17 +152,6 @@ def test_convolutions_are_initialized_he_normal_by_fan_out(name: str) -> None:
     assert torch.cat(scaled).std().item() == pytest.approx(1, rel=0.03)
 
 
-def scrambled(net: nn.Module) -> nn.Module:
-    """Batch norms with weights and averages of their own, so that an exchanged one shows."""
-    for part in net.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            for tensor in (part.weight.data, part.running_var):
-                tensor.uniform_(0.5, 2)
-            for tensor in (part.bias.data, part.running_mean):
-                tensor.normal_()
-    return net.eval().double()
-
-
 def normed(part: nn.Module, x: Tensor, eps: float) -> Tensor:
     column = [t.detach()[:, None, None] for t in (part.running_mean, part.running_var, part.weight, part.bias)]
     mean, var, weight, bias = column
@@ -169,8 +159,8 @@ def normed(part: nn.Module, x: Tensor, eps: float) -> Tensor:
 
 
 def test_madry_units_agree_with_explicit_computation() -> None:
-    """Unit 0 shares its first activation with the shortcut, the later ones that change the size do not."""
-    net = scrambled(SMALL["madry"]())
+    """The shortcut of unit 0 starts after the first activation, the shortcuts of later units before it."""
+    net = randomized(SMALL["madry"]()).double()
     x = torch.rand(2, 16, 6, 6, dtype=torch.float64)
     for stage, stride, shared in zip(net.stages, (1, 2, 2), (True, False, False), strict=True):
         unit = stage[0]
@@ -195,7 +185,7 @@ def test_madry_units_agree_with_explicit_computation() -> None:
 @pytest.mark.parametrize("name", ["common", "preact_resnet18"])
 def test_common_units_agree_with_explicit_computation(name: str) -> None:
     """The 1x1 shortcut starts after the first activation, the identity before it."""
-    net = scrambled(SMALL[name]())
+    net = randomized(SMALL[name]()).double()
     x = torch.rand(2, net.stem.out_channels, 6, 6, dtype=torch.float64)
     for unit in (unit for stage in net.stages for unit in stage):
         convolved = isinstance(unit.shortcut, nn.Conv2d)
@@ -211,7 +201,7 @@ def test_common_units_agree_with_explicit_computation(name: str) -> None:
 
 def test_tla_bottlenecks_agree_with_explicit_computation() -> None:
     """The stride is in the first 1x1 convolution and the shortcut starts from the raw input."""
-    net = scrambled(SMALL["resnet50"]())
+    net = randomized(SMALL["resnet50"]()).double()
     unit, x = net.layers.stages[1][0], torch.rand(2, 8, 6, 6, dtype=torch.float64)
     y = functional.conv2d(normed(unit.opening[0], x, 1e-3).relu(), unit.body[0].weight, stride=2)
     y = functional.conv2d(normed(unit.body[1], y, 1e-3).relu(), unit.body[3].weight, padding=1)
@@ -223,7 +213,7 @@ def test_tla_bottlenecks_agree_with_explicit_computation() -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [(8, 8), (9, 8), (5, 6)])
 def test_same_padding_agrees_with_tensorflow(kernel: int, stride: int, size: tuple[int, int], rng: Rng) -> None:
-    """From TensorFlow's guide: ceil(n / s) outputs; of the padding that takes, the smaller half comes first."""
+    """TensorFlow's rule: ceil(n / s) outputs, with the smaller half of the padding first."""
     conv = Parts("relu", tensorflow=True).conv(2, 3, kernel, stride).double()
     assert isinstance(conv, Same) == (kernel > 1 and stride > 1)
     x = rng.uniform(torch.empty(1, 2, *size, dtype=torch.float64))
@@ -251,7 +241,7 @@ def test_extra_blocks_run_in_training_only(make: type[nn.Module], rng: Rng) -> N
     long.sum().backward()
     assert all(p.grad is not None for p in net.layers.extra.parameters())
     with frozen(net, rng) as view:
-        view(x)  # crafting sees the network without them
+        view(x)  # crafting uses eval mode
     short = net.eval()(x)
     assert len(ran) == 3
     plain = make((3, 8, 8), width=32)
@@ -262,7 +252,7 @@ def test_extra_blocks_run_in_training_only(make: type[nn.Module], rng: Rng) -> N
 
 @pytest.mark.parametrize("name", SMALL)
 def test_attacks_fold_every_residual_encoder(name: str, rng: Rng) -> None:
-    """Crafting folds batch norm where a network can be traced: branches on sizes would cost every attack its speed."""
+    """Crafting folds batch norm only in networks that can be traced, so encoders must not branch on sizes."""
     encoder = SMALL[name]()
     model = Classifier(encoder, nn.Linear(encoder.width, 10), PerImage()).eval()
     assert described(model)["folded"] is True

@@ -1,4 +1,4 @@
-"""The two small convolutional networks: layers in the order of the papers, parameters counted by hand."""
+"""The two small convolutional networks: order of the layers and numbers of parameters."""
 
 from math import sqrt
 
@@ -76,7 +76,7 @@ def test_madry_cnn_is_initialized_as_in_the_authors_code() -> None:
             assert (parameter == 0.1).all()
         else:
             assert parameter.abs().max() <= 0.2
-    # a normal cut at two deviations has 0.880 of its deviation left
+    # truncation at two standard deviations reduces the standard deviation to 0.880 of it
     assert net.layers[7].weight.std().item() == pytest.approx(0.0880, rel=0.02)
 
 

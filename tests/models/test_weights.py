@@ -1,4 +1,4 @@
-"""Others' checkpoints: read whole or refused in one sentence, never run; put into models by name and shape."""
+"""Checkpoints are read or refused in one sentence, never executed, and loaded by name and shape."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from holdfast.models.weights import load_into, read_state
 
 
 class Payload:
-    """Unpickled without care, it makes a file: what a hostile checkpoint would do."""
+    """An object whose unpickling creates a file, as a malicious checkpoint would."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -33,7 +33,7 @@ class Payload:
 
 
 class Around(nn.Module):
-    """A user's class around a network, with the constants of its normalization beside it."""
+    """A module that holds a network and the constants of its normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_layers_may_have_the_name_of_a_container(tmp_path: Path) -> None:
 
 
 def test_old_checkpoints_and_parameters_are_read(state: dict[str, Tensor], tmp_path: Path) -> None:
-    """Files of torch before 1.6, as TRADES published them, and parameters in the place of tensors."""
+    """Files of torch before 1.6, as TRADES published them, and parameters instead of tensors."""
     kept = {name: nn.Parameter(t) if t.is_floating_point() else t for name, t in state.items()}
     torch.save(kept, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
     assert not zipfile.is_zipfile(tmp_path / "w.pt")
@@ -126,7 +126,7 @@ def test_payloads_are_never_executed(name: str, legacy: bool, tmp_path: Path) ->
     assert not trace.exists()
     if name != "w.safetensors":
         assert "posix.mkdir" in said
-        pickle.loads(pickle.dumps(Payload(trace)))  # the payload is real: careless reading runs it
+        pickle.loads(pickle.dumps(Payload(trace)))  # pickle itself executes the payload
         assert trace.exists()
 
 
@@ -163,7 +163,9 @@ def test_compressed_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb:
         for name, content in members.items():
             bomb.writestr(name, content)
-    assert torch.load(tmp_path / "bomb.pt", weights_only=True)["weight"].shape == (100_000,)  # torch itself inflates it
+    assert torch.load(tmp_path / "bomb.pt", weights_only=True)["weight"].shape == (
+        100_000,
+    )  # torch itself decompresses it
     refused(tmp_path / "bomb.pt", "neither torch nor safetensors writes such")
 
 
@@ -274,7 +276,7 @@ def test_half_precision_weights_are_cast_to_the_type_of_the_model(state: dict[st
 
 
 def pickled(path: Path, body: bytes, capitals: bool = False) -> Path:
-    """A checkpoint of today's form whose weights are this pickle of protocol 2, or that has it beside them."""
+    """A zip checkpoint whose weights are this pickle of protocol 2, or that contains it as another member."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("w/version", b"3\n")
         archive.writestr("w/byteorder", b"little")
@@ -292,9 +294,9 @@ def words(text: str) -> bytes:
     return b"X" + struct.pack("<I", len(text)) + text.encode()
 
 
-SIZE, TIMES = 50_000, 1000  # 50 MB of copies, from files that are not a hundredth of it
+SIZE, TIMES = 50_000, 1000  # 50 MB of copies, from files of less than a hundredth of that
 ITEMS = b"".join(b"M" + struct.pack("<H", i) + b"K\x01\x86" for i in range(5000))
-PAIRS = words("l") + b"]q\x01(" + ITEMS + b"es"  # a list of pairs, remembered as 1
+PAIRS = words("l") + b"]q\x01(" + ITEMS + b"es"  # a list of pairs, stored in the memo as 1
 STATE = words("l") + b"}q\x01(" + b"".join(words(f"a{i}") + b"K\x01" for i in range(5000)) + b"us"
 ORDERED = b"ccollections\nOrderedDict\n"
 BOMBS = {
@@ -351,7 +353,7 @@ def test_pickles_that_would_fill_the_memory_are_refused(name: str, form: str, tm
 
 @pytest.mark.parametrize("name", ["bytes from a number", "copies of a state"])
 def test_torch_itself_would_fill_the_memory(name: str, tmp_path: Path) -> None:
-    # else the test above proves nothing: torch itself fills the memory with them
+    # the test above is meaningful only if torch itself fills the memory
     path = pickled(tmp_path / "w.pt", b"}" + BOMBS[name][0])
     tracemalloc.start()
     torch.load(path, weights_only=True)
@@ -365,7 +367,7 @@ def test_full_training_checkpoints_are_read(legacy: bool, state: dict[str, Tenso
     net = network()
     memory = {"step": torch.tensor(3.0), "exp_avg": torch.ones(2, 1, 3, 3)}
     whole = {
-        "state_dict": net.state_dict(),  # an OrderedDict with a state of its own
+        "state_dict": net.state_dict(),  # an OrderedDict with attributes
         "optimizer": {"state": {0: memory}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0]}]},
         "scheduler": {"milestones": Counter([2, 4])},
         "shape": torch.Size([1, 4, 4]),
@@ -383,14 +385,14 @@ def test_tensors_larger_than_their_storage_are_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(1).expand(10**12)}, tmp_path / "w.pt")
     assert (tmp_path / "w.pt").stat().st_size < 10_000
     refused(tmp_path / "w.pt", "holds weight beside named tensors")
-    torch.save({"weight": torch.ones(10, 4)[:, 1]}, tmp_path / "w.pt")  # a view spans less than was stored
+    torch.save({"weight": torch.ones(10, 4)[:, 1]}, tmp_path / "w.pt")  # a view is smaller than its storage
     assert read_state(tmp_path / "w.pt")["weight"].tolist() == [1] * 10
 
 
 def test_bytes_after_an_archive_are_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save(state, tmp_path / "w.pt")
     whole = (tmp_path / "w.pt").read_bytes()
-    (tmp_path / "w.pt").write_bytes(whole[:-2] + b"\x04\x00more")  # a comment, in which another list could stand
+    (tmp_path / "w.pt").write_bytes(whole[:-2] + b"\x04\x00more")  # a comment, which could contain another directory
     assert zipfile.is_zipfile(tmp_path / "w.pt")
     refused(tmp_path / "w.pt", "neither torch nor safetensors writes such")
 

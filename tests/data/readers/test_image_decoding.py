@@ -17,7 +17,7 @@ RED = (200, 0, 0)
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "PPM"])
 def test_pixels_are_decoded_with_channels_first(tmp_path, format):
-    (tmp_path / "one").write_bytes(encoded(PIXELS, format))  # the content says what it is, not the name
+    (tmp_path / "one").write_bytes(encoded(PIXELS, format))  # the format is detected by content, not by name
     x, gray = decode(of_files([tmp_path / "one"]), (4, 3))
     assert x.dtype == torch.uint8
     assert x[0].tolist() == PIXELS.transpose(2, 0, 1).tolist()
@@ -136,7 +136,7 @@ def test_a_bomb_is_not_decompressed(monkeypatch):
 
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", counted)
     decode([Picture("good", GOOD)], (4, 3))
-    assert unpacked  # else the test proves nothing
+    assert unpacked  # the test is meaningful only if valid pictures are decompressed
     unpacked.clear()
     for name in ("another size", "bomb", "bomb that only warns", "bomb below Pillow's limit"):
         with pytest.raises(ValueError, match="it "):
@@ -172,7 +172,7 @@ def test_warning_filters_are_restored():
 
 def test_a_huge_file_is_not_read(tmp_path):
     with (tmp_path / "it.ppm").open("wb") as file:
-        file.write(b"P3 4 3 255 #")  # a comment without an end, of which all would be read for the first pixel
+        file.write(b"P3 4 3 255 #")  # an endless comment, which would be read completely before the first pixel
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match=r"it\.ppm has 1099511627776 bytes but at most 134217728 are read"):
         decode(of_files([tmp_path / "it.ppm"]), (4, 3))
@@ -190,13 +190,15 @@ def test_pictures_of_any_size_are_resized_and_cropped(size, fit):
     resized = np.asarray(smooth.resize(whole, Image.Resampling.BILINEAR), np.float64)
     middle = resized[int(top) : int(top) + cut, int(left) : int(left) + cut].transpose(2, 0, 1)
     assert found.shape == (1, 3, cut, cut)
-    inner = (..., slice(2, -2), slice(2, -2))  # at its edge the cut sees nothing of what lies beyond
+    inner = (..., slice(2, -2), slice(2, -2))  # at its edge, the crop is interpolated without the pixels outside
     assert np.abs(found[0].numpy()[inner] - middle[inner]).mean() < 12
-    if scale == cut and size == (37, 37):  # nothing is cut off: what Pillow makes of the whole
+    if scale == cut and size == (37, 37):  # nothing is cropped: the same as resizing the whole image
         assert np.array_equal(found[0].numpy(), middle)
 
 
 def test_resizing_a_thin_picture_takes_little_memory():
-    thin = Picture("it", encoded(np.zeros((200_000, 1), np.uint8)))  # all of it, 224 pixels wide, has 10 billion
+    thin = Picture(
+        "it", encoded(np.zeros((200_000, 1), np.uint8))
+    )  # resized to a width of 224 it would have 10 billion pixels
     (found,) = decode_parts({"it": [thin]}, (224, 224)).values()
     assert found.shape == (1, 1, 224, 224)

@@ -11,41 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.data.readers import pickled
+from pickles import Payload, python2, text
 
 PATH = Path("data_batch_1")
-
-
-def text(value):
-    """A string as Python 2 pickled it."""
-    raw = value.encode("latin-1") if isinstance(value, str) else value
-    return b"U" + bytes([len(raw)]) + raw if len(raw) < 256 else b"T" + struct.pack("<i", len(raw)) + raw
-
-
-def array(values, module=b"numpy.core.multiarray", fortran=False):
-    """A uint8 array as numpy and Python 2 pickled it."""
-    shape = b"".join(b"M" + struct.pack("<H", side) for side in values.shape)
-    raw = values.tobytes(order="F" if fortran else "C")
-    made = b"c" + module + b"\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text("b") + b"\x87R"
-    kind = (
-        b"cnumpy\ndtype\n"
-        + text("u1")
-        + b"K\x00K\x01\x87R(K\x03"
-        + text("|")
-        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    )
-    return made + b"(K\x01" + b"(" + shape + b"t" + kind + (b"\x88" if fortran else b"\x89") + text(raw) + b"tb"
-
-
-def python2(pixels, labels, module=b"numpy.core.multiarray", fortran=False):
-    """The bytes of a batch as published: protocol 2, written by Python 2."""
-    names = b"".join(text(f"image_{i}.png") for i in range(len(labels)))
-    items = text("batch_label") + text("training batch 1 of 5")
-    items += text("labels") + b"]q\x01(" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    items += text("data") + array(pixels, module, fortran)
-    items += text("filenames") + b"](" + names + b"e"
-    return b"\x80\x02}q\x00(" + items + b"u."
-
-
 PIXELS = (np.arange(24) * 11 % 256).astype(np.uint8).reshape(4, 6)
 LABELS = [3, 0, 9, 9]
 
@@ -59,7 +27,7 @@ def test_published_batches_are_read_as_pickle_reads_them(module, fortran):
     assert found["labels"] == LABELS
     assert found["batch_label"] == "training batch 1 of 5"
     assert found["filenames"] == [f"image_{i}.png" for i in range(4)]
-    if module == b"numpy._core.multiarray":  # the old name is an alias that warns
+    if module == b"numpy._core.multiarray":  # the other name is a deprecated alias
         known = pickle.loads(data, encoding="latin1")
         assert known.keys() == found.keys()
         assert known["data"].tolist() == PIXELS.tolist()
@@ -89,14 +57,6 @@ def test_plain_values_are_read(held, protocol):
     assert pickled.read(pickle.dumps(held, protocol), PATH) == held
 
 
-class Payload:
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
-
-
 class Stateful:
     def __init__(self, state):
         self.state = state
@@ -106,7 +66,7 @@ class Stateful:
 
 
 def payloads(sentinel):
-    """Pickles that would leave a file behind if any part of them were executed."""
+    """Pickles that would create a file if any part of them were executed."""
     command = f"touch {sentinel}"
     shell = Payload(os.system, command)
     yield from (pickle.dumps({"data": shell}, protocol) for protocol in range(6))
@@ -119,9 +79,9 @@ def payloads(sentinel):
     yield b"\x80\x02cos\nsystem\n" + text(command) + b"\x85\x81."  # NEWOBJ
     yield b"\x80\x04\x8c\x02os\x8c\x06system\x93" + text(command) + b"\x85R."  # STACK_GLOBAL
     yield b"\x80\x02cnumpy.core.multiarray\nos.system\n" + text(command) + b"\x85R."  # a dotted name
-    yield b"\x80\x04\x8c\x04os s\x8c\x06system\x93."  # a blank in the name of a module
+    yield b"\x80\x04\x8c\x04os s\x8c\x06system\x93."  # a space in the name of a module
     yield b"\x80\x02\x82\x01" + text(command) + b"\x85R."  # EXT1
-    yield python2(PIXELS, LABELS)[:-1] + b"0cos\nsystem\n" + text(command) + b"\x85R."  # after a good batch
+    yield python2(PIXELS, LABELS)[:-1] + b"0cos\nsystem\n" + text(command) + b"\x85R."  # after a valid batch
 
 
 def test_nothing_in_a_pickle_is_executed(tmp_path):
@@ -136,7 +96,7 @@ def test_nothing_in_a_pickle_is_executed(tmp_path):
 
 
 def test_pickle_itself_would_execute_the_payloads(tmp_path):
-    # else the test above proves nothing
+    # the test above is meaningful only if this passes
     sentinel = tmp_path / "ran"
     pickle.loads(next(payloads(sentinel)))
     assert sentinel.exists()
@@ -146,7 +106,7 @@ def bare(*instructions):
     return b"\x80\x04" + b"".join(instructions) + b"."
 
 
-LAUGH = b")q\x00" + b"h\x00\x86q\x00" * 60  # a pair of the pair of the pair ...: 2**60 leaves
+LAUGH = b")q\x00" + b"h\x00\x86q\x00" * 60  # nested pairs with 2**60 leaves
 FROM_BUFFER = b"cnumpy._core.numeric\n_frombuffer\n("
 UINT8 = b"cnumpy\ndtype\n" + text("u1") + b"\x85R"
 REFUSED = {
@@ -217,7 +177,7 @@ def test_other_pickles_are_refused_in_one_sentence(name):
 
 def test_memory_does_not_depend_on_numbers_in_the_file():
     bombs = [
-        bare(b"}r\xff\xff\xff\xff"),  # a memo of 4 billion places
+        bare(b"}r\xff\xff\xff\xff"),  # a memo index of 4 billion
         bare(b"}", text("a"), LAUGH, b"s"),
         REFUSED["bytes from a number"][0],
         REFUSED["promise of 16 EiB"][0],

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_pickled import Payload, python2
 
 from holdfast.data.sets import cifar10
+from pickles import Payload, python2
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 N = 20
 
 
 def pixels(batch):
-    """Images that say where they are from: red is the batch, green the image, blue runs along the columns."""
+    """Images that encode their origin: red is the batch, green the image, blue the column."""
     x = np.zeros((N, 3, 32, 32), np.uint8)
     x[:, 0] = batch
     x[:, 1] = np.arange(N)[:, None, None]
@@ -158,7 +158,7 @@ def test_invalid_python_batches_are_refused_in_one_sentence(tmp_path, name):
 def test_a_huge_file_is_not_read(tmp_path):
     lay_out(tmp_path)
     with (tmp_path / "data_batch_1.bin").open("wb") as file:
-        file.truncate(1 << 40)  # a hole: takes no space
+        file.truncate(1 << 40)  # a sparse file
     with pytest.raises(ValueError, match=r"data_batch_1\.bin has 1099511627776 bytes but at most 67108864 are read"):
         cifar10.load(tmp_path, valid=20, seed=0)
 
@@ -174,17 +174,18 @@ def test_reading_a_pipe_does_not_block(tmp_path):
 def test_missing_files_are_named_with_the_searched_folders_and_instructions(tmp_path, monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     lay_out(tmp_path / "cifar10")
-    (tmp_path / "cifar10" / "test_batch.bin").rename(tmp_path / "test_batch.bin")  # never pieced together
+    # files of two folders are never combined
+    (tmp_path / "cifar10" / "test_batch.bin").rename(tmp_path / "test_batch.bin")
     with pytest.raises(FileNotFoundError) as refusal:
         cifar10.load(tmp_path, valid=20, seed=0)
-    said = str(refusal.value)
-    assert all(f"{name}.bin" in said for name in BATCHES)
+    message = str(refusal.value)
+    assert all(f"{name}.bin" in message for name in BATCHES)
     for place in ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10"):
-        assert str(tmp_path / place) in said
-    assert "python batches" in said
-    assert "cifar-10-binary.tar.gz | tar -xz -C DIR" in said
-    assert "--data-dir DIR" in said
-    assert "\n" not in said
+        assert str(tmp_path / place) in message
+    assert "python batches" in message
+    assert "cifar-10-binary.tar.gz | tar -xz -C DIR" in message
+    assert "--data-dir DIR" in message
+    assert "\n" not in message
     with pytest.raises(FileNotFoundError, match="no folder was named"):
         cifar10.load(None, valid=20, seed=0)
 

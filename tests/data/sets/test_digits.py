@@ -31,7 +31,7 @@ def test_the_test_set_is_a_fixed_stratified_fifth():
 
 
 def test_the_test_set_never_changes():
-    # results of different releases would become incomparable
+    # otherwise results of different releases could not be compared
     index = digits.load(valid=0.1, seed=0).test.index.tolist()
     assert index[:8] == [5, 10, 13, 14, 20, 24, 32, 33]
     assert sha256(str(index).encode()).hexdigest().startswith("b55292cfec5fdb2c")

@@ -17,7 +17,7 @@ class Image:
 
 
 class Rows:
-    """The little of datasets.Dataset that is used; images come encoded only after the cast that asks for it."""
+    """The subset of datasets.Dataset that is used; images are returned encoded only after the cast."""
 
     def __init__(self, columns, features):
         self.columns, self.features = columns, features
@@ -38,7 +38,7 @@ def rows(many, image="image", label="label", names=("ant", "bee"), color=lambda 
 
 @pytest.fixture
 def library(monkeypatch):
-    """A stand-in for the package; ``parts`` is what the hub holds."""
+    """A fake of the package; ``parts`` is the content of the hub."""
     module = ModuleType("datasets")
     module.Image, module.asked, module.__version__ = Image, [], "4.0.0"
     module.parts = {"train": rows(12), "test": rows(4)}

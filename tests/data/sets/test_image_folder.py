@@ -12,7 +12,7 @@ FORMATS = ["PNG", "JPEG", "BMP", "PPM"]
 
 
 def fill(place, many, gray=False):
-    """The class is the brightness of red."""
+    """Write images whose red channel encodes the class."""
     for label, name in enumerate(CLASSES):
         (place / name).mkdir(parents=True)
         for i in range(many):
@@ -105,8 +105,8 @@ MALICIOUS = {
 
 @pytest.mark.parametrize("name", MALICIOUS)
 def test_malicious_folders_are_refused_in_one_sentence(top, name):
-    spoil, message = MALICIOUS[name]
-    spoil(top)
+    damage, message = MALICIOUS[name]
+    damage(top)
     with pytest.raises(ValueError, match=message) as refusal:
         load(top)
     assert "\n" not in str(refusal.value)
@@ -177,8 +177,8 @@ def test_load_test_uses_the_classes_of_train(top):
 
 @pytest.mark.parametrize("name", [name for name in MALICIOUS if name not in ("a text", "another size")])
 def test_load_test_refuses_malicious_folders(top, name):
-    spoil, message = MALICIOUS[name]
-    spoil(top)
+    damage, message = MALICIOUS[name]
+    damage(top)
     folder = top / "train" if name in ("pipe", "folder in a class", "link out", "first is a bomb") else top
     if name in ("file beside classes", "empty class"):
         folder = top / "train"

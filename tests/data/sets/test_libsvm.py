@@ -29,7 +29,7 @@ def load(path, **change):
 
 
 def whole(data):
-    """Train and validation together, in the order of the file."""
+    """Merge training and validation samples in the order of the file."""
     order = torch.cat([data.train.index, data.valid.index]).argsort()
     return torch.cat([data.train.x, data.valid.x])[order], torch.cat([data.train.y, data.valid.y])[order]
 
@@ -37,7 +37,7 @@ def whole(data):
 def test_values_are_scaled_by_the_training_file_and_clipped(tmp_path):
     data = load(write(tmp_path))
     x, y = whole(data)
-    # ranges on train: 0..10, always 5, never there, -1..1
+    # ranges in train: 0..10, constant 5, absent, -1..1
     assert x.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0.5], [0, 0, 0, 1], [0.25, 0, 0, 0.5]]
     assert y.tolist() == [1, 0, 1, 0]
     assert data.test.x.tolist() == [[1, 0, 1, 0.5], [0, 0, 0, 0.75]]
@@ -190,8 +190,8 @@ def test_published_sets_of_arml(name):
 
 
 def test_short_lines_take_little_memory(tmp_path):
-    path = write(tmp_path, "1 1:1\n" * 5000 + "2 1:0\n", "1\n")  # 30 KB; objects for each line took 50 times that
-    load(path)  # what is reserved once, by whoever comes first, is not of interest
+    path = write(tmp_path, "1 1:1\n" * 5000 + "2 1:0\n", "1\n")  # 30 KB; one object per line would take 50 times that
+    load(path)  # memory that is allocated once per process does not count
     tracemalloc.start()
     svm_text.read(path)
     peak = tracemalloc.get_traced_memory()[1]

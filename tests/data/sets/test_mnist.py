@@ -14,7 +14,7 @@ KNOWN = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 
 
 def contents(train=40, test=20):
-    """Tiny stand-ins for the four files: image i is filled with i, its label is i modulo 10."""
+    """Small versions of the four files: image i has all pixels i and label i modulo 10."""
     made = {}
     for prefix, n in (("train", train), ("t10k", test)):
         pixels = b"".join(bytes([i]) * 6 for i in range(n))
@@ -100,16 +100,16 @@ def test_missing_files_are_named_with_the_searched_folders_and_instructions(tmp_
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     lay_out(tmp_path / "mnist", contents())
     (tmp_path / "mnist" / f"{FILES[3]}.gz").unlink()
-    lay_out(tmp_path, {FILES[3]: contents()[FILES[3]]})  # in the other folder: a set is never pieced together
+    lay_out(tmp_path, {FILES[3]: contents()[FILES[3]]})  # in the other folder: files of two folders are never combined
     with pytest.raises(FileNotFoundError) as refusal:
         mnist.load(tmp_path, valid=10, seed=0)
-    said = str(refusal.value)
-    assert all(file in said for file in FILES)
-    assert f"looked in {tmp_path / 'mnist'} and {tmp_path}" in said
-    assert "torchvision.datasets.MNIST(DIR, download=True)" in said
-    assert "--data-dir DIR" in said
-    assert "HOLDFAST_DATA" in said
-    assert "\n" not in said
+    message = str(refusal.value)
+    assert all(file in message for file in FILES)
+    assert f"looked in {tmp_path / 'mnist'} and {tmp_path}" in message
+    assert "torchvision.datasets.MNIST(DIR, download=True)" in message
+    assert "--data-dir DIR" in message
+    assert "HOLDFAST_DATA" in message
+    assert "\n" not in message
 
 
 def test_the_message_explains_that_no_folder_was_given(monkeypatch):

@@ -1,4 +1,4 @@
-"""The tabular sets by name, from stand-ins in their format: scaled by the training part, the test part not clipped."""
+"""The named tabular sets, from small files in their format: scaled by the training samples, test not clipped."""
 
 import os
 from pathlib import Path

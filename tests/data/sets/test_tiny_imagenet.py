@@ -13,7 +13,7 @@ SIZE = (64, 64)
 
 
 def lay_out(top, train=6, test=4):
-    """Classes by brightness of red, images by brightness of green; the last of a class is gray."""
+    """Red encodes the class and green the image; the last image of a class is gray."""
     top.mkdir(parents=True, exist_ok=True)
     (top / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
     (top / "words.txt").write_text("n00001740\tentity\nn02124075\tEgyptian cat\nn04067472\treel, bobbin\n")
@@ -62,7 +62,7 @@ def test_images_and_labels_stay_together(tmp_path, place):
         label, i = split.index // 6, split.index % 6
         assert torch.equal(split.y, label)
         assert near(split.x[:, 1], (20.0 * i)[:, None, None])
-        red = torch.where(i == 5, 100.0, 80.0 * label)  # the last is gray: its channels are equal
+        red = torch.where(i == 5, 100.0, 80.0 * label)  # the last image is gray: its channels are equal
         assert near(split.x[:, 0], red[:, None, None])
     assert data.test.y.tolist() == [0, 1, 2] * 4
     assert near(data.test.x[:, 0], (80.0 * data.test.y)[:, None, None])
@@ -85,7 +85,7 @@ def test_a_subset_of_the_classes(top):
     assert whole.classes == ("reel", "n01443537")
     assert whole.test.y.tolist() == [0, 1] * 4
     assert near(whole.test.x[:, 0], (80.0 * (whole.test.y + 1))[:, None, None])
-    for i in range(0, 12, 3):  # its test images may be gone as well
+    for i in range(0, 12, 3):  # its test images may be missing as well
         (top / "val" / "images" / f"val_{i}.JPEG").unlink()
     assert load(top).digest == whole.digest
 
@@ -183,8 +183,8 @@ MALICIOUS = {
 
 @pytest.mark.parametrize("name", MALICIOUS)
 def test_malicious_folders_are_refused_in_one_sentence(top, name):
-    spoil, message = MALICIOUS[name]
-    spoil(top)
+    damage, message = MALICIOUS[name]
+    damage(top)
     with pytest.raises(ValueError, match=message) as refusal:
         load(top)
     assert "\n" not in str(refusal.value)
@@ -203,11 +203,11 @@ def test_missing_files_are_named_with_the_searched_folders_and_instructions(top,
     (top / gone).unlink()
     with pytest.raises(FileNotFoundError) as refusal:
         tiny_imagenet.load(top.parent, valid=3, seed=0)
-    said = str(refusal.value)
-    assert "wnids.txt, train, val/images, val/val_annotations.txt" in said
-    assert f"looked in {top}" in said
-    assert "unzip tiny-imagenet-200.zip" in said
-    assert "--data-dir DIR" in said
+    message = str(refusal.value)
+    assert "wnids.txt, train, val/images, val/val_annotations.txt" in message
+    assert f"looked in {top}" in message
+    assert "unzip tiny-imagenet-200.zip" in message
+    assert "--data-dir DIR" in message
     with pytest.raises(FileNotFoundError, match="no folder was named"):
         tiny_imagenet.load(None, valid=3, seed=0)
 
@@ -217,4 +217,4 @@ def test_reading_a_long_list_of_classes_takes_linear_time(top):
         file.writelines(f"n{number:08}\n" for number in range(10**7, 10**7 + 60_000))
     started = time.perf_counter()
     assert len(load(top).classes) == len(WNIDS)
-    assert time.perf_counter() - started < 15  # a minute, if the time grows with the square
+    assert time.perf_counter() - started < 15  # quadratic time would take a minute
