@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from holdfast.crafting.view import crafting, described, frozen
 from holdfast.models.classifier import Classifier, PerImage
-from holdfast.models.encoders._residual import Parts, Same, Unit
+from holdfast.models.encoders._residual import Parts, SameConv2d, Unit
 from holdfast.models.encoders.preact_resnet18 import PreActResNet18
 from holdfast.models.encoders.resnet20 import ResNet20
 from holdfast.models.encoders.resnet50 import ResNet50
@@ -215,7 +215,7 @@ def test_tla_bottlenecks_agree_with_explicit_computation() -> None:
 def test_same_padding_agrees_with_tensorflow(kernel: int, stride: int, size: tuple[int, int], rng: Rng) -> None:
     """TensorFlow's rule: ceil(n / s) outputs, with the smaller half of the padding first."""
     conv = Parts("relu", tensorflow=True).conv(2, 3, kernel, stride).double()
-    assert isinstance(conv, Same) == (kernel > 1 and stride > 1)
+    assert isinstance(conv, SameConv2d) == (kernel > 1 and stride > 1)
     x = rng.uniform(torch.empty(1, 2, *size, dtype=torch.float64))
     rows = [-(-n // stride) for n in size]
     total = [max((r - 1) * stride + kernel - n, 0) for r, n in zip(rows, size, strict=True)]
