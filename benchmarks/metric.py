@@ -1,4 +1,4 @@
-"""Times metric learners beside metric-learn 0.7 and on all of MNIST: one JSON file per figure, and a table.
+"""Times metric learners next to metric-learn 0.7 and on all of MNIST: one JSON file per figure, and a table.
 
 python benchmarks/metric.py [--tiny] [--only FIGURE] [--out DIR] [--threads N]
 """

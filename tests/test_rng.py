@@ -1,4 +1,4 @@
-"""Draws are a pure function of (seed, forks, keys, element), and they look random in every direction."""
+"""Random numbers are a pure function of (seed, forks, keys, element) and pass statistical tests."""
 
 from hashlib import blake2b
 
@@ -13,11 +13,11 @@ from holdfast.rng import Rng
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
-LUCK = 1e-3  # seeds are fixed, so a p-value below this is a finding and never bad luck
+SIGNIFICANCE = 1e-3  # smallest p-value accepted; seeds are fixed, so the tests are not flaky
 
 
 def mixed(z: int) -> int:
-    """SplitMix64's finalizer in Python's integers."""
+    """The finalizer of SplitMix64 with Python integers."""
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
     return z ^ (z >> 31)
@@ -37,11 +37,11 @@ def wide(rows: int, columns: int) -> Tensor:
 
 
 def uncorrelated(a: Tensor, b: Tensor) -> bool:
-    return bool(stats.pearsonr(a.flatten().numpy(), b.flatten().numpy()).pvalue > LUCK)
+    return bool(stats.pearsonr(a.flatten().numpy(), b.flatten().numpy()).pvalue > SIGNIFICANCE)
 
 
 @given(st.integers(-(2**63), 2**64), st.lists(st.integers(0, 2**40), min_size=1, max_size=3), st.integers(0, 20))
-def test_numbers_are_those_of_a_slow_splitmix(seed: int, keys: list[int], element: int) -> None:
+def test_bits_agree_with_splitmix64_in_python(seed: int, keys: list[int], element: int) -> None:
     rng = Rng(seed)
     for key in keys:
         rng = rng.at(torch.tensor([key]))
@@ -54,7 +54,7 @@ def test_fork_is_a_hash_of_seed_and_name() -> None:
 
 
 @given(st.data())
-def test_a_sample_draws_the_same_in_any_batch_order_and_subset(data: st.DataObject) -> None:
+def test_samples_get_the_same_numbers_in_any_batch_order_and_subset(data: st.DataObject) -> None:
     index = torch.tensor(data.draw(st.lists(st.integers(0, 10**9), min_size=1, max_size=20, unique=True)))
     which = torch.tensor(data.draw(st.lists(st.integers(0, len(index) - 1), max_size=20)), dtype=torch.int64)
     rng = Rng(data.draw(st.integers(0, 2**63))).fork("noise")
@@ -64,18 +64,18 @@ def test_a_sample_draws_the_same_in_any_batch_order_and_subset(data: st.DataObje
     assert torch.equal(rng.at(index[which]).at(index[which] % 3).normal(wide(len(which), 4)), again[which])
 
 
-def test_position_is_the_key_when_none_is_given(rng: Rng) -> None:
+def test_rows_are_keyed_by_position_by_default(rng: Rng) -> None:
     assert torch.equal(rng.uniform(wide(5, 3)), rng.at(torch.arange(5)).uniform(wide(5, 3)))
     assert torch.equal(rng.uniform(wide(9, 3))[:5], rng.uniform(wide(5, 3)))
 
 
-def test_shape_only_folds_the_numbers(rng: Rng) -> None:
+def test_numbers_depend_on_the_flat_position_not_on_the_shape(rng: Rng) -> None:
     assert torch.equal(rng.uniform(torch.empty(4, 2, 3, 5)).flatten(1), rng.uniform(torch.empty(4, 30)))
     assert torch.equal(rng.uniform(torch.empty(4)), rng.uniform(torch.empty(4, 1))[:, 0])
     assert torch.equal(rng.uniform(torch.empty(4, 30))[:, :7], rng.uniform(torch.empty(4, 7)))
 
 
-def test_nothing_advances(rng: Rng) -> None:
+def test_drawing_has_no_side_effects(rng: Rng) -> None:
     assert torch.equal(rng.uniform(wide(3, 3)), rng.uniform(wide(3, 3)))
     assert torch.equal(rng.fork("a").normal(wide(3, 3)), rng.fork("a").normal(wide(3, 3)))
 
@@ -88,30 +88,30 @@ def test_empty_and_single_batches(rng: Rng, shape: tuple[int, ...], verb: str) -
     assert drawn.isfinite().all()
 
 
-def test_uniform_is_uniform(rng: Rng) -> None:
+def test_uniform_numbers_are_uniform(rng: Rng) -> None:
     u = rng.uniform(wide(300, 300)).flatten()
-    assert stats.kstest(u.numpy(), "uniform").pvalue > LUCK
-    for scale in (64, 2**10, 2**26, 2**45):  # the leading bits, and those further down
+    assert stats.kstest(u.numpy(), "uniform").pvalue > SIGNIFICANCE
+    for scale in (64, 2**10, 2**26, 2**45):  # leading and later bits
         counts = torch.bincount((u * scale % 1 * 64).long(), minlength=64)
-        assert stats.chisquare(counts.numpy()).pvalue > LUCK
+        assert stats.chisquare(counts.numpy()).pvalue > SIGNIFICANCE
 
 
 @pytest.mark.parametrize("first", [0, 1, 10**12])
 def test_the_first_number_of_each_row_is_uniform(rng: Rng, first: int) -> None:
     u = rng.at(first + torch.arange(20_000)).uniform(wide(20_000, 1))
-    assert stats.kstest(u.flatten().numpy(), "uniform").pvalue > LUCK
+    assert stats.kstest(u.flatten().numpy(), "uniform").pvalue > SIGNIFICANCE
 
 
 def test_the_first_number_of_each_seed_is_uniform() -> None:
     u = torch.cat([Rng(seed).uniform(wide(1, 1)) for seed in range(1000)]).flatten()
-    assert stats.kstest(u.numpy(), "uniform").pvalue > LUCK
+    assert stats.kstest(u.numpy(), "uniform").pvalue > SIGNIFICANCE
 
 
-def test_pairs_fill_the_square(rng: Rng) -> None:
+def test_pairs_of_numbers_are_uniform(rng: Rng) -> None:
     u = (rng.uniform(wide(200, 400)) * 16).long()
     for a, b in ((u[:, :-1], u[:, 1:]), (u[:-1], u[1:])):
         counts = torch.bincount((16 * a + b).flatten(), minlength=256)
-        assert stats.chisquare(counts.numpy()).pvalue > LUCK
+        assert stats.chisquare(counts.numpy()).pvalue > SIGNIFICANCE
 
 
 def test_rows_elements_forks_and_seeds_do_not_correlate(rng: Rng) -> None:
@@ -125,22 +125,22 @@ def test_rows_elements_forks_and_seeds_do_not_correlate(rng: Rng) -> None:
     assert uncorrelated(rng.at(torch.zeros(100)).at(torch.arange(100)).uniform(u), u)
 
 
-def test_no_two_rows_of_a_correlation_matrix_stand_out(rng: Rng) -> None:
+def test_rows_are_not_correlated(rng: Rng) -> None:
     sources = [Rng(seed).fork(name) for seed in range(8) for name in ("start", "noise")]
     rows = torch.cat([source.uniform(wide(4, 1000)) for source in sources])
     z = torch.corrcoef(rows)[*torch.triu_indices(64, 64, 1)] * 1000**0.5
-    assert stats.kstest(z.numpy(), "norm").pvalue > LUCK
+    assert stats.kstest(z.numpy(), "norm").pvalue > SIGNIFICANCE
 
 
 def test_composite_keys_do_not_collide(rng: Rng) -> None:
     i, j = (grid.flatten() for grid in torch.meshgrid(torch.arange(100), torch.arange(100), indexing="ij"))
     both, swapped = rng.at(i).at(j).uniform(wide(10_000, 1)), rng.at(j).at(i).uniform(wide(10_000, 1))
-    assert len(both.unique()) == 10_000  # in particular (2, 1) is not (1, 2)
+    assert len(both.unique()) == 10_000  # in particular (2, 1) and (1, 2) differ
     assert uncorrelated(both, swapped)
-    assert stats.kstest(both.flatten().numpy(), "uniform").pvalue > LUCK
+    assert stats.kstest(both.flatten().numpy(), "uniform").pvalue > SIGNIFICANCE
 
 
-def test_float64_has_all_its_bits_and_agrees_with_float32(rng: Rng) -> None:
+def test_float64_numbers_have_52_bits_and_agree_with_float32(rng: Rng) -> None:
     double, single = rng.uniform(wide(100, 100)), rng.uniform(torch.empty(100, 100))
     assert double.dtype == torch.float64
     assert single.dtype == torch.float32
@@ -150,8 +150,10 @@ def test_float64_has_all_its_bits_and_agrees_with_float32(rng: Rng) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bits", [0, -1])
-def test_the_interval_is_open(rng: Rng, dtype: torch.dtype, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even for the draws with all bits clear or set, which no test would live to see."""
+def test_uniform_numbers_lie_in_the_open_interval(
+    rng: Rng, dtype: torch.dtype, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for draws with all bits clear or set, which are too rare to test by sampling."""
     monkeypatch.setattr(Rng, "_bits", lambda self, like: torch.full(like.shape, bits))
     like = torch.empty(2, 3, dtype=dtype)
     assert ((rng.uniform(like) > 0) & (rng.uniform(like) < 1)).all()
@@ -160,9 +162,9 @@ def test_the_interval_is_open(rng: Rng, dtype: torch.dtype, bits: int, monkeypat
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_normal_is_normal(rng: Rng, dtype: torch.dtype) -> None:
+def test_normal_numbers_are_normal(rng: Rng, dtype: torch.dtype) -> None:
     z = rng.normal(torch.empty(400, 250, dtype=dtype)).double().flatten().numpy()
-    assert stats.kstest(z, "norm").pvalue > LUCK
+    assert stats.kstest(z, "norm").pvalue > SIGNIFICANCE
     noise = len(z) ** -0.5
     assert abs(z.mean()) < 4 * noise
     assert abs(z.var() - 1) < 4 * 2**0.5 * noise

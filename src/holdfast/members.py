@@ -1,4 +1,4 @@
-"""Look up the members of a folder by their recipe names: the name of a file is the name of what it holds."""
+"""Lookup of the modules of a package by recipe name: the name of a file is the name of the class it defines."""
 
 import inspect
 import pkgutil
@@ -9,26 +9,26 @@ from types import ModuleType
 
 
 def names(folder: ModuleType) -> list[str]:
-    """The names of the modules in a package, sorted; those that start with an underscore are machinery."""
+    """Return the sorted names of the public modules of a package."""
     found = (module.name for module in pkgutil.iter_modules(folder.__path__))
     return sorted(name for name in found if not name.startswith("_"))
 
 
 def classes(folder: ModuleType, name: str) -> list[type]:
-    """The public classes that the module ``name`` of a package defines."""
+    """Return the public classes that the module ``name`` of a package defines."""
     module = import_module(f"{folder.__name__}.{name}")
     found = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
     return [cls for cls in found if not cls.__name__.startswith("_")]
 
 
 def member(folder: ModuleType, name: str) -> type:
-    """The one public class that the module ``name`` of a package defines."""
+    """Return the one public class that the module ``name`` of a package defines."""
     (only,) = classes(folder, name)
     return only
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """An error message for a name that does not exist; it names the nearest one that does."""
+    """Return an error message for an unknown name, with the most similar known one."""
     known = sorted(known)
     lower = {name.lower(): name for name in known}
     near = get_close_matches(given.lower(), lower, n=1, cutoff=0.5)

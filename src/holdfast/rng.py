@@ -1,8 +1,8 @@
-"""Random numbers that belong to samples, not to batches.
+"""Counter-based random numbers that are keyed by sample.
 
-A draw is a pure function of (key, row, element): nothing advances, so there is no state to save, and a sample gets
-the same numbers whatever batch, order, shard or restart of the process it is drawn in. The generator is SplitMix64
-(Steele, Lea and Flood 2014) read as a counter: a stream starts at its row's key and each element is one mix away.
+A random number is a pure function of (key, row, element). There is no state to advance or to save, and a sample gets
+the same numbers in every batch, order, shard and process. The generator is SplitMix64 (Steele, Lea and Flood 2014) used
+as a counter-based generator: the key of a row is the start of its stream, and each element takes one mix.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def _signed(value: int) -> int:
 
 
 def _shift(bits: Tensor, by: int) -> Tensor:
-    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)  # torch shifts arithmetically; the mask makes it logical
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)  # torch's shift is arithmetic; the mask makes it logical
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """SplitMix64's mixing of numbers that nobody else reads: they are overwritten."""
+    """Apply the mixing function of SplitMix64 in place."""
     bits.bitwise_xor_(_shift(bits, 30)).mul_(_signed(_FIRST))
     bits.bitwise_xor_(_shift(bits, 27)).mul_(_signed(_SECOND))
     return bits.bitwise_xor_(_shift(bits, 31))
@@ -38,39 +38,39 @@ def _mix(bits: Tensor) -> Tensor:
 class Rng:
     """A source of random numbers for the rows of a batch.
 
-    ``Rng(seed)`` keys rows by their position; ``rng.at(index)`` keys them by whatever identifies the samples.
-    ``rng.fork("start")`` is an independent source. Two draws of one source are equal: fork before drawing again.
+    ``Rng(seed)`` keys rows by their position; ``rng.at(index)`` keys them by the index of the samples.
+    ``rng.fork("start")`` is an independent source. A source returns the same numbers every time: fork it to get others.
     """
 
     seed: int = 0
     rows: Tensor | None = None
 
     def fork(self, name: str | int) -> Rng:
-        """An independent source with the same rows, named by its purpose."""
+        """Return an independent source with the same rows; ``name`` is its purpose."""
         digest = blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
         return Rng(int.from_bytes(digest, "little") >> 1, self.rows)
 
     def at(self, index: Tensor) -> Rng:
-        """The same source with rows keyed by ``index``; keys given before stay part of the key."""
+        """Return this source with rows keyed by ``index``, in addition to earlier keys."""
         index = index.to(torch.int64)
-        known = index if self.rows is None else self.rows.to(index.device) + index
-        return Rng(self.seed, _mix(known * _signed(_GOLDEN) + 1))
+        key = index if self.rows is None else self.rows.to(index.device) + index
+        return Rng(self.seed, _mix(key * _signed(_GOLDEN) + 1))
 
     def generator(self) -> torch.Generator:
-        """A torch generator on the CPU, for what only torch can draw (permutations)."""
+        """Return a torch generator on the CPU, for example for permutations."""
         return torch.Generator().manual_seed(_signed(self.fork("generator").seed) % (_WORD // 2))
 
     def uniform(self, like: Tensor) -> Tensor:
-        """Uniform numbers in the open interval (0, 1), of the shape, type and device of ``like``."""
-        keep = 52 if like.dtype == torch.float64 else 23
-        whole = _shift(self._bits(like), 64 - keep)
+        """Return uniform numbers in the open interval (0, 1) with the shape, type and device of ``like``."""
+        bits = 52 if like.dtype == torch.float64 else 23
+        whole = _shift(self._bits(like), 64 - bits)
         exact = torch.float64 if like.dtype == torch.float64 else torch.float32
-        u = whole.to(exact).add_(0.5).div_(1 << keep).to(like.dtype)
-        return u.clamp_max_(1 - torch.finfo(like.dtype).eps / 2).reshape(like.shape)  # half precision would round to 1
+        u = whole.to(exact).add_(0.5).div_(1 << bits).to(like.dtype)
+        return u.clamp_max_(1 - torch.finfo(like.dtype).eps / 2).reshape(like.shape)  # half precision could round to 1
 
     def normal(self, like: Tensor) -> Tensor:
-        """Standard normal numbers, of the shape, type and device of ``like``."""
-        exact = like if like.dtype in (torch.float32, torch.float64) else like.float()  # ndtri knows only these
+        """Return standard normal numbers with the shape, type and device of ``like``."""
+        exact = like if like.dtype in (torch.float32, torch.float64) else like.float()  # ndtri supports only these
         normal: Tensor = torch.special.ndtri(self.uniform(exact))
         return normal.to(like.dtype)
 

@@ -4,10 +4,9 @@ import torch
 from brute_force import constraints, least_distance, least_distance_slsqp, nearest_radius
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import KINDS, certifier, problem
+from problems import KINDS, assert_examples_are_adversarial, assert_label_is_constant, certifier, problem
 
 from holdfast.certify.neighbors import Neighbors
-from holdfast.geometry import L2
 from holdfast.rng import Rng
 
 
@@ -66,15 +65,8 @@ def test_examples_have_another_label_and_points_within_the_radius_do_not(seed, k
     certify = certifier(points, labels, matrix)
     x = torch.from_numpy(x)
     found, examples = certify.examine(x)
-    assert (found.radius <= found.upper).all()
-    reached = found.upper.isfinite()
-    assert (certify.predict(examples)[reached] != found.label[reached]).all()
-    torch.testing.assert_close(L2().length(examples - x)[reached], found.upper[reached])
-    many = x.repeat_interleave(200, 0)
-    radius = found.radius.clamp_max(10).repeat_interleave(200) * (1 - 1e-9)
-    around = many + L2().sample(many, radius, Rng(seed))
-    moved = radius > 1e-9
-    assert (certify.predict(around) == found.label.repeat_interleave(200))[moved].all()
+    assert_examples_are_adversarial(certify, x, found, examples)
+    assert_label_is_constant(certify, x, found, seed, draws=200)
 
 
 def test_bounds_are_tight_for_an_ill_conditioned_metric_in_many_dimensions():

@@ -4,9 +4,8 @@ import torch
 from brute_force import theorem_one, triplet, voting_radius
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import KINDS, certifier, problem
+from problems import KINDS, assert_examples_are_adversarial, assert_label_is_constant, certifier, problem
 
-from holdfast.geometry import L2
 from holdfast.rng import Rng
 
 
@@ -82,17 +81,10 @@ def test_points_within_the_bound_keep_the_label_and_examples_change_it(seed, kin
     points, labels, matrix, x = problem(seed, kind, width=width, classes=classes, n=24)
     certify, x = certifier(points, labels, matrix, k=k), torch.from_numpy(x)
     found, examples = certify.examine(x)
-    assert (found.radius <= found.upper).all()
-    reached = found.upper.isfinite()
-    assert (certify.predict(examples)[reached] != found.label[reached]).all()
-    torch.testing.assert_close(L2().length(examples - x)[reached], found.upper[reached])
+    assert_examples_are_adversarial(certify, x, found, examples)
     looser = certifier(points, labels, matrix, k=k, near=k)(x, rng=Rng(0))
     assert (looser.radius <= found.radius + 1e-12).all()
-    many = x.repeat_interleave(100, 0)
-    radius = found.radius.clamp_max(10).repeat_interleave(100) * (1 - 1e-9)
-    around = many + L2().sample(many, radius, Rng(seed))
-    moved = radius > 1e-9
-    assert (certify.predict(around) == found.label.repeat_interleave(100))[moved].all()
+    assert_label_is_constant(certify, x, found, seed, draws=100)
 
 
 def test_attack_is_close_to_the_exact_radius():

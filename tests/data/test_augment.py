@@ -18,7 +18,7 @@ def reflected(i, n):
 
 
 def shifted(x, down, right, mode):
-    """One image, pixel by pixel, with its window moved by (down, right)."""
+    """Crop one image pixel by pixel, with an offset of (down, right)."""
     out = torch.zeros_like(x)
     _, h, w = x.shape
     for i in range(h):
@@ -43,13 +43,13 @@ def test_pad_crop_is_a_shift_of_each_image(mode, pad):
 
 
 @pytest.mark.parametrize("mode", ["zero", "reflect"])
-def test_every_place_is_as_likely_as_any_other(mode):
+def test_crop_positions_are_uniform(mode):
     x = images(n=1, h=6, w=6).expand(9000, -1, -1, -1)
     out = PadCrop(pad=1, mode=mode)(x, Rng(1))
     places = [shifted(x[0], down, right, mode) for down in (-1, 0, 1) for right in (-1, 0, 1)]
     counts = torch.tensor([int((out == place).flatten(1).all(1).sum()) for place in places])
     assert counts.sum() == 9000
-    assert ((counts - 1000).abs() < 5 * 30).all()  # 5 sigma
+    assert ((counts - 1000).abs() < 5 * 30).all()  # five standard deviations
 
 
 def test_half_of_the_images_are_flipped():
@@ -63,7 +63,7 @@ def test_half_of_the_images_are_flipped():
     assert torch.equal(flipped, drawn < 0.5)
 
 
-def test_flip_always_and_never():
+def test_flip_with_probability_one_and_zero():
     x = images()
     assert torch.equal(Flip(share=1)(x, Rng(0)), x.flip(-1))
     assert torch.equal(Flip(share=0)(x, Rng(0)), x)
@@ -75,7 +75,7 @@ def saturated(pixel, factor):
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 1.5), (0, 0), (1, 1), (3, 3), (0, 10)])
-def test_saturation_is_that_of_hsv(low, high):
+def test_saturation_agrees_with_hsv(low, high):
     x = images(n=5, h=3, w=3, dtype=torch.float64)
     x[0] = 0
     x[1] = 1
@@ -91,11 +91,11 @@ def test_saturation_is_that_of_hsv(low, high):
                 assert one[:, i, j].tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_saturation_1_changes_nothing_and_0_gives_grey():
+def test_saturation_1_is_the_identity_and_0_is_gray():
     x = images()
     assert torch.allclose(Saturation(low=1, high=1)(x, Rng(0)), x, atol=1e-6)
-    grey = Saturation(low=0, high=0)(x, Rng(0))
-    assert torch.equal(grey, x.amax(1, keepdim=True).expand_as(x))
+    gray = Saturation(low=0, high=0)(x, Rng(0))
+    assert torch.equal(gray, x.amax(1, keepdim=True).expand_as(x))
 
 
 ALL = [PadCrop(pad=2), PadCrop(pad=2, mode="reflect"), Flip(), Saturation(), Saturation(low=0, high=50)]
@@ -104,7 +104,7 @@ ALL += [Augment(pad_crop=ALL[0], flip=ALL[2], saturation=ALL[3])]
 
 @pytest.mark.parametrize("change", ALL, ids=str)
 @given(order=st.permutations(list(range(7))), cut=st.integers(1, 6))
-def test_a_sample_does_not_see_its_batch(change, order, cut):
+def test_augmentation_does_not_depend_on_the_batch(change, order, cut):
     x, index = images(n=7), torch.arange(7) + 30
     whole = change(x, Rng(5).at(index))
     some = torch.tensor(order)[:cut]
@@ -113,9 +113,9 @@ def test_a_sample_does_not_see_its_batch(change, order, cut):
 
 @pytest.mark.parametrize("change", ALL, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_shape_type_and_range_stay(change, dtype):
+def test_augmentation_keeps_shape_type_and_range(change, dtype):
     x = images(n=200, dtype=dtype)
-    x[:50] = (x[:50] * 2).floor().clamp(max=1)  # pure colours
+    x[:50] = (x[:50] * 2).floor().clamp(max=1)  # pure colors
     before = x.clone()
     out = change(x, Rng(6))
     assert (out.shape, out.dtype) == (x.shape, dtype)
@@ -125,7 +125,7 @@ def test_shape_type_and_range_stay(change, dtype):
     assert not torch.equal(out, x)
 
 
-def test_another_seed_or_step_gives_another_change():
+def test_augmentation_depends_on_seed_and_step():
     x = images(n=64)
     for change in ALL:
         first = change(x, Rng(1).fork(1))
@@ -152,7 +152,7 @@ REFUSED = [
     (lambda: Saturation(low=2, high=1), "low = 2 and high = 1 were given"),
     (lambda: Saturation(low=-1), "low = -1 and high = 1.5 were given"),
     (lambda: Saturation(high=float("inf")), "high = inf were given"),
-    (lambda: Saturation()(images(c=1), Rng(0)), r"x has shape \(6, 1, 5, 7\) but saturation needs colours"),
+    (lambda: Saturation()(images(c=1), Rng(0)), r"x has shape \(6, 1, 5, 7\) but saturation needs colors"),
     (lambda: Flip()(images()[0], Rng(0)), r"x has shape \(3, 5, 7\) but cropping and flipping need images"),
     (lambda: PadCrop(pad=1)(torch.rand(4, 9), Rng(0)), r"x has shape \(4, 9\) but cropping and flipping"),
     (lambda: PadCrop(pad=5, mode="reflect")(images(), Rng(0)), r"5 pixels cannot be reflected in images of \(5, 7\)"),
@@ -160,6 +160,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED)
-def test_what_cannot_be_is_refused(make, message):
+def test_invalid_settings_and_inputs_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -22,7 +22,7 @@ def tensors(n, classes=3, kind=torch.float32):
 
 
 class Own(Dataset):
-    """Samples made by a function of the position; counts how often each is read."""
+    """A dataset computed from the position that counts how often each sample is read."""
 
     def __init__(self, n, make):
         self.n, self.make, self.read = n, make, []
@@ -42,7 +42,7 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.uint8])
 @pytest.mark.parametrize("loader", [False, True])
-def test_samples_come_in_their_order(kind, loader):
+def test_samples_keep_their_order(kind, loader):
     train, test = tensors(12, kind=kind), tensors(6, kind=kind)
     if loader:
         data = from_loader(DataLoader(train, batch_size=5), DataLoader(test, batch_size=4), valid=3, seed=1)
@@ -56,14 +56,14 @@ def test_samples_come_in_their_order(kind, loader):
         assert split.x.dtype == kind
 
 
-def test_both_ways_give_the_same_data():
+def test_datasets_and_loaders_give_the_same_data():
     one = from_dataset(tensors(12), tensors(6), valid=3, seed=1)
     two = from_loader(DataLoader(tensors(12)), DataLoader(tensors(6), batch_size=6), valid=3, seed=1)
     assert one.digest == two.digest
     assert torch.equal(one.valid.index, two.valid.index)
 
 
-def test_every_sample_is_read_once_so_augmentation_is_frozen():
+def test_every_sample_is_read_once():
     source = np.random.default_rng(0)
     train = Own(12, lambda i: (torch.tensor(source.random((1, 2, 2))), i % 3))
     data = from_dataset(train, tensors(6, kind=torch.float64), valid=3)
@@ -72,7 +72,7 @@ def test_every_sample_is_read_once_so_augmentation_is_frozen():
     assert torch.equal(first, data.train.batch(torch.arange(9)).x)
 
 
-def test_a_stream_without_a_length():
+def test_iterable_datasets_without_length():
     data = from_dataset(Stream(), Stream(), valid=3)
     assert data.test.x[:, 0, 0, 0].tolist() == pytest.approx([i / 10 for i in range(9)])
 
@@ -80,8 +80,8 @@ def test_a_stream_without_a_length():
 SAMPLES = {
     "array": (lambda i: (np.full((3, 2, 2), i, np.uint8), i % 3), (3, 2, 2)),
     "features": (lambda i: (np.full(5, i / 12), np.int64(i % 3)), (5,)),
-    "grey image": (lambda i: (Image.new("L", (4, 2), i), i % 3), (1, 2, 4)),
-    "colour image": (lambda i: (Image.new("RGB", (4, 2), (i, 0, 0)), i % 3), (3, 2, 4)),
+    "gray image": (lambda i: (Image.new("L", (4, 2), i), i % 3), (1, 2, 4)),
+    "color image": (lambda i: (Image.new("RGB", (4, 2), (i, 0, 0)), i % 3), (3, 2, 4)),
     "palette image": (lambda i: (Image.new("RGB", (4, 2), (204, 0, 0)).convert("P"), i % 3), (3, 2, 4)),
     "list": (lambda i: [torch.full((2,), i / 12), torch.tensor(i % 3)], (2,)),
     "with gradient": (lambda i: (torch.full((2,), i / 12, requires_grad=True), i % 3), (2,)),
@@ -89,7 +89,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_kinds_of_samples(name):
+def test_types_of_samples(name):
     make, shape = SAMPLES[name]
     data = from_dataset(Own(12, make), Own(6, make), valid=3)
     assert data.shape == shape
@@ -100,7 +100,7 @@ def test_kinds_of_samples(name):
         assert (data.test.x.reshape(6, -1)[:, 0] * scale).tolist() == pytest.approx(range(6))
 
 
-def test_class_names_are_given_or_the_data_sets_own():
+def test_class_names_are_given_or_those_of_the_dataset():
     train = tensors(12)
     assert from_dataset(train, tensors(6), classes=["a", "b", "c"], valid=3).classes == ("a", "b", "c")
     train.classes = ["x", "y", "z"]
@@ -138,14 +138,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_samples_that_do_not_fit_are_refused_in_one_sentence(name):
+def test_invalid_samples_are_refused_in_one_sentence(name):
     train, message = BAD[name]
     with pytest.raises(ValueError, match=message) as refusal:
         from_dataset(train, tensors(6), valid=3)
     assert "\n" not in str(refusal.value)
 
 
-def test_an_error_in_the_users_own_code_is_theirs():
+def test_errors_in_user_code_are_not_caught():
     def make(i):
         raise IndexError("my own mistake")
 
@@ -170,7 +170,7 @@ def test_loaders_that_shuffle_or_drop_are_refused(name, part):
         from_loader(*((bad, good) if part == "train" else (good, bad)), valid=3)
 
 
-def test_a_sampler_in_order_is_welcome():
+def test_a_sequential_sampler_is_accepted():
     data = from_loader(
         DataLoader(tensors(12), sampler=SequentialSampler(range(12))), DataLoader(Stream(), batch_size=4), valid=3
     )
@@ -181,7 +181,7 @@ def test_a_sampler_in_order_is_welcome():
     ("batch", "message"),
     [((X, [0]), "batch 0 of the train loader is not a tensor x"), (X, "batch 0 of the train loader is a Tensor but")],
 )
-def test_batches_that_do_not_fit_are_refused(batch, message):
+def test_invalid_batches_are_refused(batch, message):
     loader = DataLoader(tensors(12), batch_size=12, collate_fn=lambda rows: batch)
     with pytest.raises(ValueError, match=message):
         from_loader(loader, DataLoader(tensors(6)), valid=3)

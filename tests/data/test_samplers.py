@@ -30,7 +30,7 @@ def test_order_depends_on_seed_and_epoch_alone():
 
 
 @given(n=st.integers(1, 40), size=st.integers(1, 50))
-def test_pool_walks_through_all_samples_before_it_repeats_one(n, size):
+def test_pool_covers_all_samples_before_repeating_one(n, size):
     pool = Pool(n, size, seed=9)
     walk = n // min(n, size)
     draws = [pool.draw(step) for step in range(2 * walk)]
@@ -40,7 +40,7 @@ def test_pool_walks_through_all_samples_before_it_repeats_one(n, size):
         assert set(seen) <= set(range(n))
 
 
-def test_pool_has_no_state_and_is_not_the_order():
+def test_pool_has_no_state_and_is_independent_of_the_order():
     pool = Pool(30, 30, seed=1)
     pool.draw(8)
     assert torch.equal(pool.draw(2), Pool(30, 30, seed=1).draw(2))
@@ -50,13 +50,13 @@ def test_pool_has_no_state_and_is_not_the_order():
 
 @pytest.mark.parametrize("make", [Order, Pool])
 @pytest.mark.parametrize(("n", "size"), [(0, 4), (4, 0), (4, -1)])
-def test_nothing_to_draw_is_refused(make, n, size):
+def test_empty_samplers_are_refused(make, n, size):
     with pytest.raises(ValueError, match="must be at least 1"):
         make(n, size, seed=0)
 
 
 def walk(queue, y, steps, seed=0, batch=5):
-    """Anchors drawn at random and their positives."""
+    """Draw random anchors and their positives."""
     source = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         anchor = torch.randint(len(y), (batch,), generator=source)
@@ -73,7 +73,7 @@ def test_a_positive_has_the_class_of_its_anchor_and_is_another_sample(y, seed):
 
 
 @given(y=labels, seed=st.integers(0, 1000))
-def test_within_a_round_nobody_is_drawn_twice_and_a_round_ends_with_its_first_empty_class(y, seed):
+def test_positives_do_not_repeat_until_a_class_is_exhausted(y, seed):
     y = torch.tensor(y)
     sizes = y.bincount().tolist()
     queue, drawn = Positives(y, seed), Counter()
@@ -82,7 +82,7 @@ def test_within_a_round_nobody_is_drawn_twice_and_a_round_ends_with_its_first_em
         label, before = int(y[anchor]), queue.state()
         got = int(queue.draw(y[anchor], anchor))
         left = [i for i in range(len(y)) if y[i] == label and i not in drawn]
-        if left == [int(anchor)] and sizes[label] > 1:  # only the anchor itself is left: the round ends early
+        if left == [int(anchor)] and sizes[label] > 1:  # only the anchor is left, so all classes are shuffled early
             drawn = Counter()
         drawn[got] += 1
         assert max(drawn.values()) == 1
@@ -95,7 +95,7 @@ def test_within_a_round_nobody_is_drawn_twice_and_a_round_ends_with_its_first_em
         assert queue.state()["turn"] - before["turn"] == (left == [int(anchor)] and sizes[label] > 1) + ended
 
 
-def test_a_round_gives_the_whole_class_once_and_rounds_differ():
+def test_every_round_draws_the_whole_class_in_another_order():
     y = torch.zeros(30, dtype=torch.int64)
     queue, outsider = Positives(y, seed=3), torch.full((30,), -1)
     rounds = [queue.draw(y, outsider).tolist() for _ in range(3)]
@@ -103,19 +103,19 @@ def test_a_round_gives_the_whole_class_once_and_rounds_differ():
     assert len({tuple(one) for one in rounds}) == 3
 
 
-def test_when_one_class_runs_out_the_others_start_anew():
+def test_all_classes_are_shuffled_when_one_is_exhausted():
     y = torch.tensor([0] * 2 + [1] * 20)
-    queue, nobody = Positives(y, seed=0), torch.tensor([-1])
-    ones = queue.draw(torch.ones(15).long(), nobody.expand(15))
+    queue, no_anchor = Positives(y, seed=0), torch.tensor([-1])
+    ones = queue.draw(torch.ones(15).long(), no_anchor.expand(15))
     assert queue.state()["next"].tolist() == [0, 17]
-    queue.draw(torch.zeros(2).long(), nobody.expand(2))
+    queue.draw(torch.zeros(2).long(), no_anchor.expand(2))
     assert queue.state()["next"].tolist() == [0, 2]
-    again = queue.draw(torch.ones(15).long(), nobody.expand(15))
+    again = queue.draw(torch.ones(15).long(), no_anchor.expand(15))
     assert set(ones.tolist()) & set(again.tolist())
 
 
 @pytest.mark.parametrize("stop", range(0, 30, 3))
-def test_a_resumed_queue_goes_on_as_if_never_stopped(stop):
+def test_a_restored_sampler_continues_identically(stop):
     y = torch.tensor([0, 1, 1, 2, 2, 2, 2, 0, 1, 2])
     whole = [drawn.tolist() for _, drawn in walk(Positives(y, seed=7), y, steps=30)]
 
@@ -138,14 +138,14 @@ def test_state_is_a_copy_of_tensors_and_ints():
     assert kept != {name: torch.as_tensor(value).tolist() for name, value in queue.state().items()}
 
 
-def test_drawing_for_nobody_gives_no_positions():
+def test_drawing_for_no_anchors_gives_no_positions():
     none = Positives(torch.tensor([0, 1]), seed=0).draw(torch.tensor([]).long(), torch.tensor([]).long())
     assert none.shape == (0,)
     assert none.dtype == torch.int64
 
 
 @pytest.mark.parametrize("label", [1, 3, -1])
-def test_a_class_without_samples_is_named(label):
+def test_a_class_without_samples_is_refused(label):
     with pytest.raises(ValueError, match=f"a positive of class {label} was asked for but the split has no sample"):
         Positives(torch.tensor([0, 2, 2]), seed=0).draw(torch.tensor([label]), torch.tensor([0]))
 
@@ -168,7 +168,7 @@ BROKEN = dict(broken_states())
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name):
+def test_a_state_of_another_split_is_refused_and_changes_nothing(name):
     queue = Positives(torch.tensor([0, 0, 1, 1]), seed=0)
     with pytest.raises(ValueError, match="this state of the positives belongs to another split"):
         queue.restore(BROKEN[name])

@@ -24,14 +24,14 @@ def test_batch_divides_bytes_by_255():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_batch_leaves_floats_as_they_are(dtype):
+def test_batch_does_not_scale_floats(dtype):
     x = torch.tensor([[0.0, 0.25], [0.5, 1.0]], dtype=dtype)
     batch = Split(x, torch.arange(2), torch.arange(2)).batch(torch.tensor([1]))
     assert batch.x.dtype == torch.float32
     assert batch.x.tolist() == [[0.5, 1.0]]
 
 
-def test_every_byte_lands_in_the_unit_interval():
+def test_every_byte_is_mapped_into_the_unit_interval():
     every = Split(torch.arange(256).to(torch.uint8)[:, None], torch.zeros(256).long(), torch.arange(256))
     x = every.batch(torch.arange(256)).x[:, 0]
     assert x.min() == 0
@@ -70,13 +70,13 @@ def test_split_train_is_a_stratified_partition_in_order(counts, portion, seed):
         assert full_up or abs(held[c] - quota[c]) < 1
 
 
-def test_split_train_by_share_gives_each_class_its_share():
+def test_split_train_by_fraction_is_stratified():
     train, valid = split_train(split_of([0] * 100 + [1] * 50 + [2] * 10), 0.1, seed=5)
     assert valid.y.bincount().tolist() == [10, 5, 1]
     assert train.y.bincount().tolist() == [90, 45, 9]
 
 
-def test_split_train_is_decided_by_the_seed():
+def test_split_train_depends_on_the_seed():
     full = split_of([0, 1] * 50)
     first, again, other = (split_train(full, 0.2, seed)[1].index.tolist() for seed in (1, 1, 2))
     assert first == again
@@ -98,7 +98,7 @@ def good():
     return torch.linspace(0, 1, 12).reshape(3, 4), torch.tensor([0, 1, 2])
 
 
-def test_checked_numbers_the_samples():
+def test_checked_assigns_positions():
     x, y = good()
     split = checked(x, y.to(torch.uint8), classes=3, part="train")
     assert split.y.dtype == torch.int64
@@ -106,7 +106,7 @@ def test_checked_numbers_the_samples():
     assert split.x is x
 
 
-def test_checked_judges_float64_as_the_float32_it_becomes():
+def test_checked_rounds_float64_to_float32_first():
     x, y = good()
     assert len(checked(x.double() + 1e-12, y, classes=3, part="train")) == 3
 
@@ -132,7 +132,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_checked_refuses_in_one_sentence(name):
+def test_checked_refuses_invalid_samples_in_one_sentence(name):
     x, y, message = BAD[name]
     with pytest.raises(ValueError, match=f"^the tiny train set .*{message}") as refusal:
         checked(x, y, classes=3, part="tiny train")
@@ -170,7 +170,7 @@ def test_data_set_refuses_a_class_without_training_samples():
 
 
 @given(n=st.integers(1, 300), many=st.integers(1, 400))
-def test_a_spread_is_even(n, many):
+def test_spread_positions_are_even(n, many):
     which = spread(n, many)
     assert len(which) == min(n, many)
     gaps = which.diff(append=torch.tensor([n]))

@@ -12,7 +12,7 @@ from holdfast import neighbors
 from holdfast.learners import ARML, ITML, LMNN, _triplets
 from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
 from holdfast.learners.arml import LOSSES, _mean_loss
-from holdfast.learners.itml import Projections, other_class, same_class
+from holdfast.learners.itml import Projections, _square_root, other_class, same_class
 from holdfast.learners.lmnn import Objective
 
 
@@ -235,6 +235,20 @@ def test_itml_satisfies_its_constraints_and_the_optimality_condition_for_large_g
     inverse = np.eye(5) + (v.T * (sign * projections.multipliers)) @ v
     np.testing.assert_allclose(np.linalg.inv(a), inverse, atol=1e-6)
     assert (projections.multipliers >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.diag([1.0, np.nan]), "ITML's matrix is no longer finite"),
+        (np.diag([1.0, -0.1]), "ITML's matrix has the eigenvalue -0.1 but must be positive semi-definite"),
+    ],
+)
+def test_itml_refuses_a_matrix_that_is_no_metric(matrix: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _square_root(matrix)
+    root = _square_root(np.diag([4.0, -1e-9]))
+    np.testing.assert_allclose(root.T @ root, np.diag([4.0, 0.0]), atol=1e-8)
 
 
 @given(seed=st.integers(0, 10**6))

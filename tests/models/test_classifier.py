@@ -1,4 +1,4 @@
-"""Features, head and outputs agree with forward, for our classifier and for any module that is adapted."""
+"""Outputs agree with forward, for classifiers and for adapted modules."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from holdfast.rng import Rng
 
 
 class Answer(nn.Module):
-    """Returns an object with logits, as many published models do."""
+    """A module that returns an object with logits, as many published models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Answer(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """Its heads are registered in one order and run in the other; one part never runs."""
+    """A module whose layers run in another order than they are registered in, and one of them never."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class TwoHeads(nn.Module):
 
 
 class OutputsIsALayer(nn.Module):
-    """A user's module may well call its last layer ``outputs``."""
+    """A module with a submodule called ``outputs``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class OutputsIsALayer(nn.Module):
 
 
 class Returns(nn.Module):
-    """Returns whatever it was given to return."""
+    """A module that returns a fixed object."""
 
     def __init__(self, out: object) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Returns(nn.Module):
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are initialized by torch's global generator
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def classifier() -> Classifier:
     return Classifier(Tiny((2, 4, 4), channels=3, width=7), nn.Linear(7, 3), Normalize((0.1, 0.2), (0.3, 0.5))).eval()
 
 
-def test_classifier_outputs_are_those_of_its_parts(classifier: Classifier, rng: Rng) -> None:
+def test_classifier_outputs_agree_with_its_parts(classifier: Classifier, rng: Rng) -> None:
     x = rng.uniform(torch.empty(5, 2, 4, 4))
     normal = torch.stack([(x[:, 0] - 0.1) / 0.3, (x[:, 1] - 0.2) / 0.5], 1)
     features = classifier.encoder(normal)
@@ -94,12 +94,12 @@ def test_classifier_outputs_are_those_of_its_parts(classifier: Classifier, rng: 
     assert out.features.shape == (5, 7)
 
 
-def test_without_normalize_inputs_go_in_as_they_are(x: Tensor) -> None:
+def test_inputs_are_not_changed_without_normalize(x: Tensor) -> None:
     model = Classifier(nn.Flatten(), nn.Linear(6, 3))
     assert torch.equal(model.outputs(x).features, x.flatten(1))
 
 
-def test_classifier_layers_go_by_name(classifier: Classifier, rng: Rng) -> None:
+def test_classifier_features_by_layer_name(classifier: Classifier, rng: Rng) -> None:
     x = rng.uniform(torch.empty(5, 2, 4, 4))
     out = classifier.outputs(x)
     for layer in ("logits", "head"):
@@ -113,7 +113,7 @@ def test_classifier_layers_go_by_name(classifier: Classifier, rng: Rng) -> None:
 
 
 @pytest.mark.parametrize("make", [Answer, TwoHeads, OutputsIsALayer])
-def test_adapt_opens_the_input_of_the_last_linear(make: type[nn.Module], x: Tensor) -> None:
+def test_adapt_returns_the_input_of_the_last_linear_layer(make: type[nn.Module], x: Tensor) -> None:
     module = make()
     last = {"Answer": "top", "TwoHeads": "main", "OutputsIsALayer": "outputs"}[make.__name__]
     model = adapt(module)
@@ -153,7 +153,7 @@ def test_adapt_without_linear_has_logits_as_features(rng: Rng) -> None:
 
 
 def test_features_are_not_overwritten_by_a_later_layer(x: Tensor) -> None:
-    """Activations often work in place; what a layer gave must not change under the reader's hands."""
+    """In-place activations must not overwrite captured features."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Linear(4, 3))
     assert torch.equal(adapt(net, "1").outputs(x).features, net[1](x.flatten(1)))
 
@@ -165,7 +165,7 @@ def test_adapted_features_carry_gradients(x: Tensor, plain: nn.Sequential) -> No
         assert grad.abs().sum() > 0
 
 
-def test_what_is_already_open_stays_itself(classifier: Classifier, plain: nn.Sequential) -> None:
+def test_adapt_returns_models_with_outputs_unchanged(classifier: Classifier, plain: nn.Sequential) -> None:
     assert adapt(classifier) is classifier
     adapted = adapt(plain)
     assert isinstance(adapted, Model)
@@ -204,7 +204,7 @@ def test_layers_without_features_are_refused(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("layer", [None, "1"])
-def test_hooks_come_and_go(layer: str | None, x: Tensor, plain: nn.Sequential) -> None:
+def test_hooks_are_removed(layer: str | None, x: Tensor, plain: nn.Sequential) -> None:
     calls: list[int] = []
     plain[1].register_forward_hook(lambda *_: calls.append(1))
     plain[3].register_forward_pre_hook(lambda *_: calls.append(2))

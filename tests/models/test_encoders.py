@@ -1,4 +1,4 @@
-"""Every encoder maps images to features of its stated width; sizes are those of the papers, counted by hand."""
+"""Every encoder returns features of its width; numbers of parameters are those of the papers."""
 
 import inspect
 import pkgutil
@@ -19,7 +19,7 @@ MEMBERS = [module.name for module in pkgutil.iter_modules(encoders.__path__) if 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are initialized by torch's global generator
 
 
 def encoder(name: str) -> type[nn.Module]:
@@ -34,7 +34,7 @@ def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def test_the_folder_has_what_the_recipes_name() -> None:
+def test_every_encoder_of_the_recipes_exists() -> None:
     assert {"mlp", "lenet", "tiny"} <= set(MEMBERS)
 
 
@@ -49,12 +49,12 @@ def test_every_encoder_gives_features_of_its_width(name: str, shape: tuple[int, 
     for mode in (True, False):
         features = net.train(mode)(torch.rand(4, *shape))
         assert features.shape == (4, 12)
-        assert (features >= 0).all()  # the representation is taken after the last activation
+        assert (features >= 0).all()  # features follow the last activation
         assert features.std() > 0
     assert net(torch.rand(1, *shape)).shape == (1, 12)
 
 
-def test_mlp_is_that_of_the_rebuttal() -> None:
+def test_mlp_matches_the_rebuttal() -> None:
     net = MLP((1, 28, 28))
     widths = [784, 1024, 1024, 1024]
     assert [(m.in_features, m.out_features) for m in net.modules() if isinstance(m, nn.Linear)] == list(
@@ -66,7 +66,7 @@ def test_mlp_is_that_of_the_rebuttal() -> None:
     assert count(MLP((1, 8, 8), width=16, depth=2)) == 64 * 16 + 16 + 16 * 16 + 16 + 2 * 2 * 16
 
 
-def test_lenet_is_that_of_table_5() -> None:
+def test_lenet_matches_table_5() -> None:
     net = LeNet((1, 28, 28))
     convolutions = 9 * (1 * 32 + 32 * 64 + 64 * 128 + 128 * 256) + 32 + 64 + 128 + 256
     hidden = 12544 * 1024 + 1024
@@ -76,7 +76,7 @@ def test_lenet_is_that_of_table_5() -> None:
     assert count(LeNet((3, 8, 8), width=5, channels=2)) == narrow + 16 * 4 * 5 + 5 + 2 * 5
 
 
-def test_lenet_runs_its_layers_in_the_order_of_table_5() -> None:
+def test_lenet_layers_are_in_the_order_of_table_5() -> None:
     sizes: list[tuple[str, tuple[int, ...]]] = []
     net = LeNet((1, 28, 28)).eval()
 
@@ -95,6 +95,6 @@ def test_lenet_runs_its_layers_in_the_order_of_table_5() -> None:
     assert sizes == expected
 
 
-def test_tiny_is_tiny() -> None:
+def test_tiny_has_few_parameters() -> None:
     convolutions = 9 * (1 * 16 + 16 * 32) + 16 + 32
     assert count(Tiny((1, 8, 8))) == convolutions + (32 * 4 * 4 * 64 + 64) + 2 * (16 + 32 + 64) == 37_856

@@ -1,4 +1,4 @@
-"""Heads: the ordinary one, and hypersphere embedding against loops and a direct implementation."""
+"""The linear head, and hypersphere embedding compared with loops and a direct implementation."""
 
 import inspect
 import pkgutil
@@ -29,7 +29,7 @@ NORMS = ("differentiable", "projected", "none")
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are initialized by torch's global generator
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def test_every_head_maps_features_to_logits(name: str, rng: Rng) -> None:
     assert head(torch.empty(0, 7)).shape == (0, 4)
     model = adapt(nn.Sequential(nn.Flatten(), head))
     x = rng.normal(torch.empty(5, 7))
-    assert torch.equal(model.outputs(x).features, x)  # it counts as the last linear layer of any module
+    assert torch.equal(model.outputs(x).features, x)  # adapt finds it as the last linear layer
 
 
-def test_the_ordinary_head_is_torch_s() -> None:
+def test_the_linear_head_is_a_torch_linear_layer() -> None:
     ours = Linear(5, 3)
     torch.manual_seed(0)
     theirs = nn.Linear(5, 3)
@@ -86,7 +86,7 @@ def test_logits_are_scaled_cosines(weight_norm: str, scale: float, features: Ten
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(0.1, 100), st.sampled_from(NORMS[:2]))
-def test_logits_are_bounded_and_do_not_know_the_lengths(z: float, w: float, scale: float, norm: str) -> None:
+def test_logits_are_bounded_and_invariant_to_lengths(z: float, w: float, scale: float, norm: str) -> None:
     head, features = sphere(scale=scale, weight_norm=norm), Rng(3).normal(torch.empty(6, 5, dtype=torch.float64))
     logits = head(features)
     assert logits.abs().max() <= scale * (1 + 1e-12)
@@ -108,15 +108,15 @@ def test_a_feature_along_a_weight_has_the_largest_logit() -> None:
         ({"feature_norm": False, "weight_norm": "none", "scale": 1.0}, lambda z, w: z @ w.T),
     ],
 )
-def test_parts_can_be_switched_off(options: dict[str, object], expected, features: Tensor) -> None:
+def test_parts_can_be_disabled(options: dict[str, object], expected, features: Tensor) -> None:
     head = sphere(**options)
     weight = head.weight.detach().clone()
     torch.testing.assert_close(head(features), expected(features, weight))
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.2])
-def test_gradients_are_those_of_a_direct_implementation(margin: float, features: Tensor) -> None:
-    """CE(s·(cos - m·1y)) with both normalizations differentiated."""
+def test_gradients_agree_with_a_direct_implementation(margin: float, features: Tensor) -> None:
+    """Cross entropy of s·(cos - m·1y), with gradients through both normalizations."""
     head, y = sphere(scale=15.0, margin=margin), torch.tensor([0, 1, 2, 2, 1, 0])
     z, w = features.clone().requires_grad_(), head.weight.detach().clone().requires_grad_()
     out = adapt(head).outputs(z)
@@ -129,15 +129,17 @@ def test_gradients_are_those_of_a_direct_implementation(margin: float, features:
     assert loss.item() == pytest.approx(direct.item(), rel=1e-12)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)
-    torch.testing.assert_close((ours[1] * head.weight).sum(1), torch.zeros(3, dtype=torch.float64))  # no radial part
+    torch.testing.assert_close(
+        (ours[1] * head.weight).sum(1), torch.zeros(3, dtype=torch.float64)
+    )  # no radial component
     assert torch.autograd.gradcheck(head, (features.clone().requires_grad_(),))
 
 
-def test_projection_puts_the_weights_on_the_sphere_and_takes_no_gradient_through_it(features: Tensor) -> None:
+def test_projected_weights_have_unit_length_and_no_gradient_through_the_projection(features: Tensor) -> None:
     head, plain = sphere(weight_norm="projected"), sphere(weight_norm="none")
     before = head.weight.detach().clone()
     head.eval()(features)
-    assert torch.equal(head.weight, before)  # only training moves them
+    assert torch.equal(head.weight, before)  # eval mode does not change the weights
     head.train()(features)
     torch.testing.assert_close(head.weight.detach(), F.normalize(before))
     plain.weight.data = head.weight.data.clone()
@@ -145,7 +147,7 @@ def test_projection_puts_the_weights_on_the_sphere_and_takes_no_gradient_through
     (ours,) = torch.autograd.grad((head(features) * weights).sum(), head.weight)
     (theirs,) = torch.autograd.grad((plain(features) * weights).sum(), plain.weight)
     torch.testing.assert_close(ours, theirs)
-    assert (ours * head.weight).sum(1).abs().min() > 1e-3  # it has a radial part, which the next pass undoes
+    assert (ours * head.weight).sum(1).abs().min() > 1e-3  # a radial component, which the next projection removes
 
 
 def test_two_passes_of_a_step_can_be_differentiated_with_projection(features: Tensor) -> None:
@@ -159,7 +161,7 @@ def test_two_passes_of_a_step_can_be_differentiated_with_projection(features: Te
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_dead_feature_has_logits_of_zero_and_finite_gradients(norm: str) -> None:
+def test_zero_features_have_zero_logits_and_finite_gradients(norm: str) -> None:
     head, z = Hypersphere(5, 3, weight_norm=norm), torch.zeros(2, 5, requires_grad=True)  # type: ignore[arg-type]
     logits = head(z)
     assert torch.equal(logits, torch.zeros(2, 3))
@@ -178,14 +180,14 @@ def test_a_dead_feature_has_logits_of_zero_and_finite_gradients(norm: str) -> No
         ({"weight_norm": "yes"}, "weight_norm is 'yes' but must be one of differentiable, projected, none"),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, object], message: str) -> None:
     for make in (sphere, lambda **o: Hypersphere.instead_of(nn.Linear(5, 3), **o)):
         with pytest.raises(ValueError, match=message) as refusal:
             make(**options)
         assert "\n" not in str(refusal.value)
 
 
-def test_it_takes_the_place_of_a_linear_layer() -> None:
+def test_instead_of_replaces_a_linear_layer() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     old = net[3]
     net[3] = Hypersphere.instead_of(old, scale=7.0, margin=0.1, weight_norm="projected")
@@ -194,14 +196,14 @@ def test_it_takes_the_place_of_a_linear_layer() -> None:
 
 
 @pytest.mark.parametrize("layer", [nn.Conv2d(5, 3, 1), nn.Sequential(nn.Linear(5, 3))])
-def test_what_is_not_linear_is_refused(layer: nn.Module) -> None:
+def test_instead_of_refuses_other_layers(layer: nn.Module) -> None:
     with pytest.raises(ValueError, match=f"the layer is a {type(layer).__name__} but .* the place of a linear one"):
         Hypersphere.instead_of(layer)
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
 @pytest.mark.parametrize("norm", NORMS)
-def test_attacks_see_it_folded_with_its_features(wrapped: bool, norm: str, rng: Rng) -> None:
+def test_attacks_fold_the_head_and_keep_its_features(wrapped: bool, norm: str, rng: Rng) -> None:
     body = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU())
     head = Hypersphere(5, 3, weight_norm=norm)  # type: ignore[arg-type]
     model = Classifier(body, head) if wrapped else nn.Sequential(body, head)

@@ -1,8 +1,9 @@
-"""Published layouts: networks written to their naming here give the same logits as ours after the mapping."""
+"""Published layouts: reference networks with the published names give the same logits after the mapping."""
 
 import numpy as np
 import pytest
 import torch
+from random_norms import randomized
 from torch import Tensor, nn
 
 from holdfast.models.classifier import Classifier, Normalize, PerImage
@@ -44,7 +45,7 @@ class TradesStage(nn.Module):
 
 
 class Trades(nn.Module):
-    """The names of TRADES' WideResNet, with its unused sub_block1."""
+    """A network with the names of TRADES' WideResNet, including its unused sub_block1."""
 
     def __init__(self, depth: int, widen: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -62,21 +63,10 @@ class Trades(nn.Module):
         return logits
 
 
-def trained(net: nn.Module) -> nn.Module:
-    """As after training: every batch norm with its own weights and averages."""
-    for part in net.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            for tensor in (part.weight.data, part.running_var):
-                tensor.uniform_(0.5, 2)
-            for tensor in (part.bias.data, part.running_mean):
-                tensor.normal_()
-    return net.eval()
-
-
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize(("depth", "widen"), [(16, 2), (10, 1)])
 def test_trades_gives_the_same_logits(prefix: str, depth: int, widen: int, rng: Rng) -> None:
-    theirs = trained(Trades(depth, widen))
+    theirs = randomized(Trades(depth, widen))
     ours = Classifier(WRN((3, 16, 16), depth=depth, width=64 * widen), nn.Linear(64 * widen, 10)).eval()
     x = rng.uniform(torch.empty(3, 3, 16, 16))
     assert not torch.allclose(ours(x), theirs(x), atol=1e-2)
@@ -84,7 +74,7 @@ def test_trades_gives_the_same_logits(prefix: str, depth: int, widen: int, rng: 
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-def test_trades_34_10_fits_name_by_name() -> None:
+def test_trades_34_10_names_match() -> None:
     with torch.device("meta"):
         theirs = Trades(34, 10).state_dict()
         ours = Classifier(WRN((3, 32, 32)), nn.Linear(640, 10)).state_dict()
@@ -94,7 +84,7 @@ def test_trades_34_10_fits_name_by_name() -> None:
 
 
 def test_hypersphere_embedding_gives_scaled_cosines_of_standardized_images(rng: Rng) -> None:
-    theirs = trained(Trades(10, 1, bias=False))
+    theirs = randomized(Trades(10, 1, bias=False))
     ours = published("he", theirs.state_dict(), (3, 8, 8)).eval()
     x = rng.uniform(torch.empty(4, 3, 8, 8))
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2471, 0.2435, 0.2616])
@@ -111,7 +101,7 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def same_conv(x: np.ndarray, kernel: np.ndarray, stride: int = 1) -> np.ndarray:
-    """TensorFlow's SAME convolution: maps (b, height, width, channels), kernels (height, width, in, out)."""
+    """TensorFlow's SAME convolution of (b, height, width, channels) with kernels (height, width, in, out)."""
     size, k = x.shape[1], len(kernel)
     out = -(-size // stride)
     total = max((out - 1) * stride + k - size, 0)
@@ -127,7 +117,7 @@ def pooled(x: np.ndarray, by: int) -> np.ndarray:
 
 
 class Madry:
-    """Madry's CIFAR-10 network on named arrays, as its TensorFlow code names and runs them."""
+    """Madry's CIFAR-10 network, computed from arrays with the names of its TensorFlow code."""
 
     def __init__(self, units: int, widen: int) -> None:
         self.draw, self.units = np.random.default_rng(0), units
@@ -198,7 +188,7 @@ def test_madry_gives_the_same_logits(prefix: str, suffix: str, rng: Rng) -> None
     np.testing.assert_allclose(ours(x).detach().numpy(), logits, atol=1e-9)
 
 
-def test_madry_w32_10_fits_name_by_name() -> None:
+def test_madry_w32_10_names_match() -> None:
     with torch.device("meta"):
         ours = Classifier(WRN((3, 32, 32), form="madry"), nn.Linear(640, 10)).state_dict()
     wanted = {name for name in ours if "num_batches" not in name}
@@ -242,9 +232,9 @@ def test_madry_mnist_refuses_other_variables() -> None:
 
 
 def published_states() -> dict[str, tuple[dict[str, Tensor], tuple[int, ...], Classifier]]:
-    """For each layout a state, the shape of its samples, and the classifier it belongs to, with other weights."""
-    trades, madry = trained(Trades(16, 2)).state_dict(), tensors(Madry(units=2, widen=1).arrays)
-    he = trained(Trades(10, 1, bias=False)).state_dict()
+    """Return for each layout a state dict, the shape of samples, and its classifier with other weights."""
+    trades, madry = randomized(Trades(16, 2)).state_dict(), tensors(Madry(units=2, widen=1).arrays)
+    he = randomized(Trades(10, 1, bias=False)).state_dict()
     cosines = Classifier(WRN((3, 8, 8), depth=10, width=64), Hypersphere(64, 10), Normalize((0.5,) * 3, (0.5,) * 3))
     return {
         "he": (he, (3, 8, 8), cosines),
@@ -263,7 +253,7 @@ def published_states() -> dict[str, tuple[dict[str, Tensor], tuple[int, ...], Cl
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_published_checkpoint_tells_the_size_of_its_network(layout: str, rng: Rng) -> None:
+def test_network_sizes_are_inferred_from_a_published_checkpoint(layout: str, rng: Rng) -> None:
     state, shape, by_hand = published_states()[layout]
     mapping = {"trades": from_trades, "he": from_he, "madry": from_madry, "madry-mnist": from_madry_mnist}[layout]
     load_into(by_hand, mapping(state))
@@ -272,15 +262,15 @@ def test_a_published_checkpoint_tells_the_size_of_its_network(layout: str, rng: 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_few_wide_tensors_do_not_have_a_huge_network_built(layout: str) -> None:
+def test_wide_tensors_do_not_allocate_a_huge_network(layout: str) -> None:
     state, shape, _ = published_states()[layout]
     head = {"trades": "fc.weight", "he": "fc.weight", "madry": "logit/DW", "madry-mnist": "Variable_6"}[layout]
-    wide = torch.zeros(10, 200_000)  # as wide as it says, the network would have a million GB, the last two 40
+    wide = torch.zeros(10, 200_000)  # the network would take a million GB, the last two 40 GB
     with pytest.raises(ValueError, match="the weights do not fit the model"):
         published(layout, state | {head: wide if head == "fc.weight" else wide.t()}, shape)
 
 
-def test_a_checkpoint_without_an_output_layer() -> None:
+def test_a_checkpoint_without_an_output_layer_is_refused() -> None:
     state = {name: tensor for name, tensor in Trades(10, 1).state_dict().items() if not name.startswith("fc")}
     with pytest.raises(ValueError, match="the weights have no output layer as the layout 'trades' has"):
         published("trades", state, (3, 8, 8))

@@ -1,4 +1,4 @@
-"""Residual encoders: counted by hand, their units against plain loops, their padding against TensorFlow's rule."""
+"""Residual encoders: numbers of parameters, units compared with explicit code, padding with TensorFlow's rule."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -7,12 +7,13 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
+from random_norms import randomized
 from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.crafting.view import crafting, described, frozen
 from holdfast.models.classifier import Classifier, PerImage
-from holdfast.models.encoders._residual import Parts, Same, Unit
+from holdfast.models.encoders._residual import Parts, SameConv2d, Unit
 from holdfast.models.encoders.preact_resnet18 import PreActResNet18
 from holdfast.models.encoders.resnet20 import ResNet20
 from holdfast.models.encoders.resnet50 import ResNet50
@@ -72,7 +73,7 @@ def test_madry_has_five_units_per_stage_and_no_weights_in_shortcuts() -> None:
     assert [unit.shared for unit in units] == [True] + 14 * [False]
 
 
-def test_preact_resnet18_is_that_of_cifar() -> None:
+def test_preact_resnet18_matches_the_cifar_network() -> None:
     total = 9 * 3 * 64 + 2 * 512
     for inputs, outputs in pairwise((64, 64, 128, 256, 512)):
         total += basic(inputs, outputs) + basic(outputs, outputs) + (inputs != outputs) * inputs * outputs
@@ -144,22 +145,11 @@ def test_default_activations_are_those_of_the_originals() -> None:
 
 
 @pytest.mark.parametrize("name", ["common", "madry", "resnet20", "resnet50"])
-def test_convolutions_start_he_normal_by_fan_out(name: str) -> None:
+def test_convolutions_are_initialized_he_normal_by_fan_out(name: str) -> None:
     convolutions = [m for m in SMALL[name]().modules() if isinstance(m, nn.Conv2d)]
     assert all(conv.bias is None for conv in convolutions)
     scaled = [m.weight.flatten() / sqrt(2 / (m.out_channels * m.kernel_size[0] ** 2)) for m in convolutions]
     assert torch.cat(scaled).std().item() == pytest.approx(1, rel=0.03)
-
-
-def scrambled(net: nn.Module) -> nn.Module:
-    """Batch norms with weights and averages of their own, so that an exchanged one shows."""
-    for part in net.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            for tensor in (part.weight.data, part.running_var):
-                tensor.uniform_(0.5, 2)
-            for tensor in (part.bias.data, part.running_mean):
-                tensor.normal_()
-    return net.eval().double()
 
 
 def normed(part: nn.Module, x: Tensor, eps: float) -> Tensor:
@@ -168,9 +158,9 @@ def normed(part: nn.Module, x: Tensor, eps: float) -> Tensor:
     return (x - mean) / (var + eps).sqrt() * weight + bias
 
 
-def test_madry_units_by_hand() -> None:
-    """Unit 0 shares its first activation with the shortcut, the later ones that change the size do not."""
-    net = scrambled(SMALL["madry"]())
+def test_madry_units_agree_with_explicit_computation() -> None:
+    """The shortcut of unit 0 starts after the first activation, the shortcuts of later units before it."""
+    net = randomized(SMALL["madry"]()).double()
     x = torch.rand(2, 16, 6, 6, dtype=torch.float64)
     for stage, stride, shared in zip(net.stages, (1, 2, 2), (True, False, False), strict=True):
         unit = stage[0]
@@ -193,9 +183,9 @@ def test_madry_units_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["common", "preact_resnet18"])
-def test_common_units_by_hand(name: str) -> None:
+def test_common_units_agree_with_explicit_computation(name: str) -> None:
     """The 1x1 shortcut starts after the first activation, the identity before it."""
-    net = scrambled(SMALL[name]())
+    net = randomized(SMALL[name]()).double()
     x = torch.rand(2, net.stem.out_channels, 6, 6, dtype=torch.float64)
     for unit in (unit for stage in net.stages for unit in stage):
         convolved = isinstance(unit.shortcut, nn.Conv2d)
@@ -209,9 +199,9 @@ def test_common_units_by_hand(name: str) -> None:
         x = unit(x)
 
 
-def test_tla_bottleneck_by_hand() -> None:
+def test_tla_bottlenecks_agree_with_explicit_computation() -> None:
     """The stride is in the first 1x1 convolution and the shortcut starts from the raw input."""
-    net = scrambled(SMALL["resnet50"]())
+    net = randomized(SMALL["resnet50"]()).double()
     unit, x = net.layers.stages[1][0], torch.rand(2, 8, 6, 6, dtype=torch.float64)
     y = functional.conv2d(normed(unit.opening[0], x, 1e-3).relu(), unit.body[0].weight, stride=2)
     y = functional.conv2d(normed(unit.body[1], y, 1e-3).relu(), unit.body[3].weight, padding=1)
@@ -222,10 +212,10 @@ def test_tla_bottleneck_by_hand() -> None:
 @pytest.mark.parametrize("kernel", [1, 3, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [(8, 8), (9, 8), (5, 6)])
-def test_same_is_padded_as_tensorflow_says(kernel: int, stride: int, size: tuple[int, int], rng: Rng) -> None:
-    """From TensorFlow's guide: ceil(n / s) outputs; of the padding that takes, the smaller half comes first."""
+def test_same_padding_agrees_with_tensorflow(kernel: int, stride: int, size: tuple[int, int], rng: Rng) -> None:
+    """TensorFlow's rule: ceil(n / s) outputs, with the smaller half of the padding first."""
     conv = Parts("relu", tensorflow=True).conv(2, 3, kernel, stride).double()
-    assert isinstance(conv, Same) == (kernel > 1 and stride > 1)
+    assert isinstance(conv, SameConv2d) == (kernel > 1 and stride > 1)
     x = rng.uniform(torch.empty(1, 2, *size, dtype=torch.float64))
     rows = [-(-n // stride) for n in size]
     total = [max((r - 1) * stride + kernel - n, 0) for r, n in zip(rows, size, strict=True)]
@@ -251,7 +241,7 @@ def test_extra_blocks_run_in_training_only(make: type[nn.Module], rng: Rng) -> N
     long.sum().backward()
     assert all(p.grad is not None for p in net.layers.extra.parameters())
     with frozen(net, rng) as view:
-        view(x)  # crafting sees the network without them
+        view(x)  # crafting uses eval mode
     short = net.eval()(x)
     assert len(ran) == 3
     plain = make((3, 8, 8), width=32)
@@ -261,8 +251,8 @@ def test_extra_blocks_run_in_training_only(make: type[nn.Module], rng: Rng) -> N
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_attacks_see_them_folded(name: str, rng: Rng) -> None:
-    """Crafting folds batch norm where a network can be traced: branches on sizes would cost every attack its speed."""
+def test_attacks_fold_every_residual_encoder(name: str, rng: Rng) -> None:
+    """Crafting folds batch norm only in networks that can be traced, so encoders must not branch on sizes."""
     encoder = SMALL[name]()
     model = Classifier(encoder, nn.Linear(encoder.width, 10), PerImage()).eval()
     assert described(model)["folded"] is True
@@ -272,7 +262,7 @@ def test_attacks_see_them_folded(name: str, rng: Rng) -> None:
     assert described(model)["folded"] is True
 
 
-def test_units_are_described_by_widths_and_kernels() -> None:
+def test_units_have_the_given_widths_and_kernels() -> None:
     unit = Unit(Parts("relu"), (4, 2, 2, 8), (1, 3, 1), 2)
     convolutions = [m for m in unit.body if isinstance(m, nn.Conv2d)]
     assert [(c.in_channels, c.out_channels, *c.kernel_size, *c.stride) for c in convolutions] == [

@@ -1,4 +1,4 @@
-"""The two small convolutional networks: layers in the order of the papers, parameters counted by hand."""
+"""The two small convolutional networks: order of the layers and numbers of parameters."""
 
 from math import sqrt
 
@@ -34,7 +34,7 @@ def layers_run(net: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, ...]]]:
     return sizes
 
 
-def test_convnet_is_that_of_the_rebuttal() -> None:
+def test_convnet_matches_the_rebuttal() -> None:
     net = ConvNet((3, 32, 32))
     convolutions = 25 * (3 * 32 + 32 * 32 + 32 * 64) + 16 * 64 * 128
     assert count(net) == convolutions + 2 * (32 + 32 + 64 + 128) == 210_784
@@ -47,7 +47,7 @@ def test_convnet_is_that_of_the_rebuttal() -> None:
     assert layers_run(net, torch.rand(2, 3, 32, 32)) == [*expected, ("Flatten", (128,))]
 
 
-def test_convnet_starts_he_normal_by_fan_out() -> None:
+def test_convnet_is_initialized_he_normal_by_fan_out() -> None:
     for conv in (m for m in ConvNet((3, 32, 32)).modules() if isinstance(m, nn.Conv2d)):
         assert conv.bias is None
         expected = sqrt(2 / (conv.out_channels * conv.kernel_size[0] ** 2))
@@ -59,7 +59,7 @@ def test_convnet_needs_eight_pixels() -> None:
         ConvNet((3, 7, 32))
 
 
-def test_madry_cnn_is_that_of_the_mnist_challenge() -> None:
+def test_madry_cnn_matches_the_mnist_challenge() -> None:
     net = MadryCNN((1, 28, 28))
     convolutions = 25 * (1 * 32 + 32 * 64) + 32 + 64
     assert count(net) == convolutions + 3136 * 1024 + 1024 == 3_264_384
@@ -69,14 +69,14 @@ def test_madry_cnn_is_that_of_the_mnist_challenge() -> None:
     assert layers_run(net, torch.rand(2, 1, 28, 28)) == expected
 
 
-def test_madry_cnn_starts_as_the_authors_do() -> None:
+def test_madry_cnn_is_initialized_as_in_the_authors_code() -> None:
     net = MadryCNN((1, 28, 28), width=64)
     for name, parameter in net.named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0.1).all()
         else:
             assert parameter.abs().max() <= 0.2
-    # a normal cut at two deviations has 0.880 of its deviation left
+    # truncation at two standard deviations reduces the standard deviation to 0.880 of it
     assert net.layers[7].weight.std().item() == pytest.approx(0.0880, rel=0.02)
 
 

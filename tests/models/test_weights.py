@@ -1,4 +1,4 @@
-"""Others' checkpoints: read whole or refused in one sentence, never run; put into models by name and shape."""
+"""Checkpoints are read or refused in one sentence, never executed, and loaded by name and shape."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from holdfast.models.weights import load_into, read_state
 
 
 class Payload:
-    """Unpickled without care, it makes a file: what a hostile checkpoint would do."""
+    """An object whose unpickling creates a file, as a malicious checkpoint would."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -33,7 +33,7 @@ class Payload:
 
 
 class Around(nn.Module):
-    """A user's class around a network, with the constants of its normalization beside it."""
+    """A module that holds a network and the constants of its normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,19 +72,19 @@ def test_torch_checkpoints_are_unpacked(wrap: str, prefix: str, state: dict[str,
     assert same(read_state(tmp_path / "w.pt"), state)
 
 
-def test_nested_containers(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_nested_containers_are_unpacked(state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save({"epoch": 1, "model": {"state_dict": state, "version": "2"}}, tmp_path / "w.pth")
     assert same(read_state(tmp_path / "w.pth"), state)
 
 
-def test_a_layer_may_be_called_like_a_container(tmp_path: Path) -> None:
+def test_layers_may_have_the_name_of_a_container(tmp_path: Path) -> None:
     state = {"model": torch.ones(2), "net.weight": torch.ones(3)}
     torch.save(state, tmp_path / "w.pt")
     assert same(read_state(tmp_path / "w.pt"), state)
 
 
-def test_old_checkpoints_and_parameters(state: dict[str, Tensor], tmp_path: Path) -> None:
-    """Files of torch before 1.6, as TRADES published them, and parameters in the place of tensors."""
+def test_old_checkpoints_and_parameters_are_read(state: dict[str, Tensor], tmp_path: Path) -> None:
+    """Files of torch before 1.6, as TRADES published them, and parameters instead of tensors."""
     kept = {name: nn.Parameter(t) if t.is_floating_point() else t for name, t in state.items()}
     torch.save(kept, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
     assert not zipfile.is_zipfile(tmp_path / "w.pt")
@@ -93,12 +93,12 @@ def test_old_checkpoints_and_parameters(state: dict[str, Tensor], tmp_path: Path
     assert not any(tensor.requires_grad for tensor in read.values())
 
 
-def test_safetensors(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_safetensors_files_are_read(state: dict[str, Tensor], tmp_path: Path) -> None:
     save_file({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "w.safetensors")
     assert same(read_state(tmp_path / "w.safetensors"), state)
 
 
-def test_prefixes_stay_where_only_some_have_them(tmp_path: Path) -> None:
+def test_prefixes_are_kept_if_only_some_names_have_them(tmp_path: Path) -> None:
     state = {"model.weight": torch.ones(2), "scale": torch.ones(1)}
     torch.save(state, tmp_path / "w.pt")
     assert same(read_state(tmp_path / "w.pt"), state)
@@ -115,7 +115,7 @@ def refused(path: Path, words: str) -> str:
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors", "w.pkl"])
-def test_a_payload_is_never_run(name: str, legacy: bool, tmp_path: Path) -> None:
+def test_payloads_are_never_executed(name: str, legacy: bool, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     torch.save(
         {"state_dict": {"weight": torch.ones(2), "bias": Payload(trace)}},
@@ -126,18 +126,18 @@ def test_a_payload_is_never_run(name: str, legacy: bool, tmp_path: Path) -> None
     assert not trace.exists()
     if name != "w.safetensors":
         assert "posix.mkdir" in said
-        pickle.loads(pickle.dumps(Payload(trace)))  # the payload is real: careless reading runs it
+        pickle.loads(pickle.dumps(Payload(trace)))  # pickle itself executes the payload
         assert trace.exists()
 
 
-def test_a_bare_pickle_is_never_run(tmp_path: Path) -> None:
+def test_plain_pickles_are_never_executed(tmp_path: Path) -> None:
     (tmp_path / "w.pt").write_bytes(pickle.dumps(Payload(tmp_path / "trace")))
     refused(tmp_path / "w.pt", "nothing in it was run")
     assert not (tmp_path / "trace").exists()
 
 
 @pytest.mark.parametrize("value", [network(), np.float64(0.5), np.ones(3)], ids=["module", "scalar", "array"])
-def test_what_is_not_weights_is_refused_by_name(value: object, state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_other_objects_are_refused_by_name(value: object, state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save({"state_dict": state, "best": value}, tmp_path / "w.pt")
     refused(tmp_path / "w.pt", "it asks for ")
 
@@ -163,7 +163,9 @@ def test_compressed_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb:
         for name, content in members.items():
             bomb.writestr(name, content)
-    assert torch.load(tmp_path / "bomb.pt", weights_only=True)["weight"].shape == (100_000,)  # torch itself inflates it
+    assert torch.load(tmp_path / "bomb.pt", weights_only=True)["weight"].shape == (
+        100_000,
+    )  # torch itself decompresses it
     refused(tmp_path / "bomb.pt", "neither torch nor safetensors writes such")
 
 
@@ -197,19 +199,19 @@ def test_a_file_that_contains_itself_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "w.pt", "holds model beside named tensors")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there are no weights at .*none\.pt; name a \.safetensors file"):
         read_state(tmp_path / "none.pt")
 
 
-def test_loading_gives_the_same_network(state: dict[str, Tensor]) -> None:
+def test_loaded_networks_have_the_same_outputs(state: dict[str, Tensor]) -> None:
     net = network()
     load_into(net, state)
     assert same(net.state_dict(), state)
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "model."])
-def test_wrappers_on_either_side_do_not_matter(prefix: str, state: dict[str, Tensor]) -> None:
+def test_wrapper_prefixes_are_ignored_on_either_side(prefix: str, state: dict[str, Tensor]) -> None:
     for target in (adapt(network()), Around()):
         load_into(target, {prefix + name: tensor for name, tensor in state.items()})
         assert same(getattr(target, "model", getattr(target, "module", None)).state_dict(), state)
@@ -228,13 +230,13 @@ def test_constants_of_normalize_may_be_missing_or_given(state: dict[str, Tensor]
     assert target.head.weight.sum() == 8
 
 
-def test_the_count_of_batches_may_be_missing(state: dict[str, Tensor]) -> None:
+def test_num_batches_tracked_may_be_missing(state: dict[str, Tensor]) -> None:
     net = network()
     load_into(net, {name: tensor for name, tensor in state.items() if "num_batches" not in name})
     assert same(net.state_dict(), state)
 
 
-def test_rename(state: dict[str, Tensor]) -> None:
+def test_rename_maps_prefixes(state: dict[str, Tensor]) -> None:
     theirs = {name.replace("0.", "stem.", 1).replace("3.", "top.fc.", 1): tensor for name, tensor in state.items()}
     theirs |= {"top.unused.weight": torch.ones(3), "topping": torch.ones(1)}
     net = network()
@@ -245,12 +247,12 @@ def test_rename(state: dict[str, Tensor]) -> None:
     load_into(nn.Sequential(OrderedDict(fc=nn.Linear(8, 3))), net[3].state_dict(), {"": "fc"})
 
 
-def test_rename_never_loses_a_tensor(state: dict[str, Tensor]) -> None:
+def test_rename_refuses_duplicate_names(state: dict[str, Tensor]) -> None:
     with pytest.raises(ValueError, match=r"rename gives two tensors the name 'fc\.weight'"):
         load_into(network(), {"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, {"a": "fc", "b": "fc"})
 
 
-def test_what_does_not_fit_is_named_and_changes_nothing(state: dict[str, Tensor]) -> None:
+def test_mismatched_weights_are_named_and_change_nothing(state: dict[str, Tensor]) -> None:
     net = network()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     given = {name: tensor for name, tensor in state.items() if not name.startswith("1.running")}
@@ -266,7 +268,7 @@ def test_what_does_not_fit_is_named_and_changes_nothing(state: dict[str, Tensor]
         load_into(net, {})
 
 
-def test_half_precision_weights_take_the_type_of_the_model(state: dict[str, Tensor]) -> None:
+def test_half_precision_weights_are_cast_to_the_type_of_the_model(state: dict[str, Tensor]) -> None:
     net = network()
     load_into(net, {name: t.half() if t.is_floating_point() else t for name, t in state.items()})
     assert net[3].weight.dtype == torch.float32
@@ -274,7 +276,7 @@ def test_half_precision_weights_take_the_type_of_the_model(state: dict[str, Tens
 
 
 def pickled(path: Path, body: bytes, capitals: bool = False) -> Path:
-    """A checkpoint of today's form whose weights are this pickle of protocol 2, or that has it beside them."""
+    """A zip checkpoint whose weights are this pickle of protocol 2, or that contains it as another member."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("w/version", b"3\n")
         archive.writestr("w/byteorder", b"little")
@@ -292,9 +294,9 @@ def words(text: str) -> bytes:
     return b"X" + struct.pack("<I", len(text)) + text.encode()
 
 
-SIZE, TIMES = 50_000, 1000  # 50 MB of copies, from files that are not a hundredth of it
+SIZE, TIMES = 50_000, 1000  # 50 MB of copies, from files of less than a hundredth of that
 ITEMS = b"".join(b"M" + struct.pack("<H", i) + b"K\x01\x86" for i in range(5000))
-PAIRS = words("l") + b"]q\x01(" + ITEMS + b"es"  # a list of pairs, remembered as 1
+PAIRS = words("l") + b"]q\x01(" + ITEMS + b"es"  # a list of pairs, stored in the memo as 1
 STATE = words("l") + b"}q\x01(" + b"".join(words(f"a{i}") + b"K\x01" for i in range(5000)) + b"us"
 ORDERED = b"ccollections\nOrderedDict\n"
 BOMBS = {
@@ -332,7 +334,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("form", ["zip", "legacy", "member in capitals"])
-def test_a_pickle_that_would_fill_the_memory_is_refused(name: str, form: str, tmp_path: Path) -> None:
+def test_pickles_that_would_fill_the_memory_are_refused(name: str, form: str, tmp_path: Path) -> None:
     body, said = BOMBS[name]
     body = b"}" + body
     path = tmp_path / "w.pt"
@@ -350,8 +352,8 @@ def test_a_pickle_that_would_fill_the_memory_is_refused(name: str, form: str, tm
 
 
 @pytest.mark.parametrize("name", ["bytes from a number", "copies of a state"])
-def test_the_bombs_are_live(name: str, tmp_path: Path) -> None:
-    # else the test above proves nothing: torch itself fills the memory with them
+def test_torch_itself_would_fill_the_memory(name: str, tmp_path: Path) -> None:
+    # the test above is meaningful only if torch itself fills the memory
     path = pickled(tmp_path / "w.pt", b"}" + BOMBS[name][0])
     tracemalloc.start()
     torch.load(path, weights_only=True)
@@ -361,11 +363,11 @@ def test_the_bombs_are_live(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_checkpoints_of_whole_trainings_are_read(legacy: bool, state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_full_training_checkpoints_are_read(legacy: bool, state: dict[str, Tensor], tmp_path: Path) -> None:
     net = network()
     memory = {"step": torch.tensor(3.0), "exp_avg": torch.ones(2, 1, 3, 3)}
     whole = {
-        "state_dict": net.state_dict(),  # an OrderedDict with a state of its own
+        "state_dict": net.state_dict(),  # an OrderedDict with attributes
         "optimizer": {"state": {0: memory}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0]}]},
         "scheduler": {"milestones": Counter([2, 4])},
         "shape": torch.Size([1, 4, 4]),
@@ -377,20 +379,20 @@ def test_checkpoints_of_whole_trainings_are_read(legacy: bool, state: dict[str, 
     assert same(read_state(tmp_path / "w.pt"), net.state_dict())
 
 
-def test_tensors_without_their_numbers_are_refused(tmp_path: Path) -> None:
+def test_tensors_larger_than_their_storage_are_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.empty(2, 3, device="meta")}, tmp_path / "w.pt")
     refused(tmp_path / "w.pt", "holds weight beside named tensors")
     torch.save({"weight": torch.ones(1).expand(10**12)}, tmp_path / "w.pt")
     assert (tmp_path / "w.pt").stat().st_size < 10_000
     refused(tmp_path / "w.pt", "holds weight beside named tensors")
-    torch.save({"weight": torch.ones(10, 4)[:, 1]}, tmp_path / "w.pt")  # a view spans less than was stored
+    torch.save({"weight": torch.ones(10, 4)[:, 1]}, tmp_path / "w.pt")  # a view is smaller than its storage
     assert read_state(tmp_path / "w.pt")["weight"].tolist() == [1] * 10
 
 
-def test_what_follows_an_archive_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_bytes_after_an_archive_are_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save(state, tmp_path / "w.pt")
     whole = (tmp_path / "w.pt").read_bytes()
-    (tmp_path / "w.pt").write_bytes(whole[:-2] + b"\x04\x00more")  # a comment, in which another list could stand
+    (tmp_path / "w.pt").write_bytes(whole[:-2] + b"\x04\x00more")  # a comment, which could contain another directory
     assert zipfile.is_zipfile(tmp_path / "w.pt")
     refused(tmp_path / "w.pt", "neither torch nor safetensors writes such")
 

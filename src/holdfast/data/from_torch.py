@@ -78,7 +78,7 @@ def _unbatched(part: str, loader: Iterable[Any]) -> Iterator[Any]:
         x, y = _pair(batch, f"batch {number} of the {part} loader")
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or len(x) != len(y):
             raise ValueError(
-                f"batch {number} of the {part} loader is not a tensor x with one label per row; change its collate_fn"
+                f"batch {number} of the {part} loader is not a tensor x with a label for each row; collate it so"
             )
         yield from zip(x, y, strict=True)
 

@@ -59,7 +59,7 @@ class Pool:
 
 
 class Positives:
-    """Sample a positive, another sample of the same class, for each anchor: TLA's class-wise queue (Mao et al. 2019).
+    """Draw a positive, another sample of the same class, for each anchor: TLA's class-wise queue (Mao et al. 2019).
 
     Each class is traversed in random order without repetition. When one class is exhausted, all classes are shuffled
     again, as in the authors' code. An anchor is its own positive only if its class has no other sample.

@@ -22,6 +22,7 @@ from holdfast.learners._metric import (
     choose_device,
     is_number,
 )
+from holdfast.mahalanobis import ROUNDING
 
 _BLOCK = 32  # constraints between two updates of the matrix; from 24 to 48 equally fast with 16 and 256 features
 _SAMPLE = 100_000  # pairs of points whose distances determine the default bounds
@@ -165,8 +166,15 @@ def _check_bounds(bounds: Any) -> tuple[float, float]:
 
 
 def _square_root(matrix: Array) -> Array:
-    # positive definite by construction, so only rounding errors can make an eigenvalue negative
+    """Return L with L.T @ L = matrix, which the projections keep positive definite up to rounding errors."""
+    if not np.isfinite(matrix).all():
+        raise ValueError("ITML's matrix is no longer finite; scale the points, e.g. to [0, 1], or lower gamma")
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    if values[0] < -ROUNDING * np.abs(matrix).max():
+        raise ValueError(
+            f"ITML's matrix has the eigenvalue {values[0]:.3g} but must be positive semi-definite; scale the points, "
+            "e.g. to [0, 1], or lower gamma"
+        )
     root: Array = np.sqrt(values.clip(0))[:, None] * vectors.T
     return root
 

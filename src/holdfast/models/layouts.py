@@ -95,7 +95,9 @@ def from_he(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_madry(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename Madry's or TLA's weights for ``Classifier(WRN(shape, form="madry"), Linear(640, 10), PerImage())``.
+    """Rename the weights of Madry's or TLA's CIFAR-10 network.
+
+    They fit ``Classifier(WRN(shape, form="madry"), Linear(640, 10), PerImage())``.
 
     ::
 

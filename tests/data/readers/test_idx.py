@@ -25,7 +25,7 @@ def stored(folder, content, name="file"):
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=3), seed=st.integers(0, 255))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
-def test_read_gives_what_struct_wrote(tmp_path, pack, shape, seed):
+def test_read_agrees_with_struct(tmp_path, pack, shape, seed):
     body = [(seed + 37 * i) % 256 for i in range(prod(shape))]
     found = read(stored(tmp_path, pack(idx(shape, body))), len(shape))
     assert found.dtype == torch.uint8
@@ -33,7 +33,7 @@ def test_read_gives_what_struct_wrote(tmp_path, pack, shape, seed):
     assert found.flatten().tolist() == body
 
 
-def test_content_not_the_name_says_whether_it_is_packed(tmp_path):
+def test_compression_is_detected_by_content(tmp_path):
     plain = stored(tmp_path, idx((2,), b"\x03\x04"), "labels.gz")
     packed = stored(tmp_path, gzip.compress(idx((2,), b"\x03\x04")), "labels")
     assert read(plain, 1).tolist() == read(packed, 1).tolist() == [3, 4]
@@ -66,7 +66,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_bad_file_is_refused_in_one_sentence(tmp_path, name):
+def test_invalid_files_are_refused_in_one_sentence(tmp_path, name):
     content, message = DAMAGED[name]
     path = stored(tmp_path, content)
     with pytest.raises(ValueError, match=message) as refusal:
@@ -75,7 +75,7 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path, name):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+def test_a_bomb_is_not_decompressed(tmp_path, monkeypatch):
     asked = []
     real = gzip.GzipFile.read
 
@@ -90,14 +90,14 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     assert asked == [8, 11]
 
 
-def test_a_true_promise_beyond_the_limit_is_refused(tmp_path, monkeypatch):
+def test_files_beyond_the_limit_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_LARGEST", 11)
     with pytest.raises(ValueError, match="promises 12 bytes but at most 11 are read"):
         read(stored(tmp_path, PACKED), 2)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_memory_is_not_reserved_for_what_is_only_promised(tmp_path, pack):
+def test_memory_is_not_allocated_from_the_header(tmp_path, pack):
     path = stored(tmp_path, pack(idx((1 << 20, 1 << 10), b"few")))
     tracemalloc.start()
     with pytest.raises(ValueError, match="promises 1073741824 bytes of data but holds only 3"):
@@ -107,6 +107,6 @@ def test_memory_is_not_reserved_for_what_is_only_promised(tmp_path, pack):
     assert peak < 10_000_000
 
 
-def test_a_great_many_empty_samples_are_refused(tmp_path):
+def test_too_many_empty_samples_are_refused(tmp_path):
     with pytest.raises(ValueError, match="promises 4294967295 samples but at most 16777216 are read"):
         read(stored(tmp_path, idx((2**32 - 1, 0), b"")), 2)

@@ -5,26 +5,26 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from pictures import bomb, encoded, flat
 from PIL import Image, PngImagePlugin
 
 from holdfast.data.readers import images
 from holdfast.data.readers.images import Picture, decode, decode_parts, of_files
+from pictures import bomb, encoded, flat
 
 PIXELS = (np.arange(3 * 4 * 3) * 7 % 256).astype(np.uint8).reshape(3, 4, 3)
 RED = (200, 0, 0)
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "PPM"])
-def test_pixels_come_back_with_channels_first(tmp_path, format):
-    (tmp_path / "one").write_bytes(encoded(PIXELS, format))  # the content says what it is, not the name
-    x, grey = decode(of_files([tmp_path / "one"]), (4, 3))
+def test_pixels_are_decoded_with_channels_first(tmp_path, format):
+    (tmp_path / "one").write_bytes(encoded(PIXELS, format))  # the format is detected by content, not by name
+    x, gray = decode(of_files([tmp_path / "one"]), (4, 3))
     assert x.dtype == torch.uint8
     assert x[0].tolist() == PIXELS.transpose(2, 0, 1).tolist()
-    assert not grey
+    assert not gray
 
 
-def test_jpeg_is_what_pillow_makes_of_it():
+def test_jpeg_is_decoded_as_by_pillow():
     data = encoded(np.broadcast_to(PIXELS, (3, 4, 3)), "JPEG")
     x, _ = decode([Picture("it", data)], (4, 3))
     with Image.open(io.BytesIO(data)) as image:
@@ -43,10 +43,10 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_of_8_bits_becomes_rgb(mode):
-    data, colour, is_grey = MODES[mode]
-    x, grey = decode([Picture("it", data)], (4, 3))
-    assert x[0, :, 0, 0].tolist() == pytest.approx(colour, abs=1)
-    assert grey == is_grey
+    data, color, is_gray = MODES[mode]
+    x, gray = decode([Picture("it", data)], (4, 3))
+    assert x[0, :, 0, 0].tolist() == pytest.approx(color, abs=1)
+    assert gray == is_gray
 
 
 def test_a_palette_with_transparency_does_not_warn():
@@ -54,15 +54,15 @@ def test_a_palette_with_transparency_does_not_warn():
     Image.fromarray(PIXELS).convert("P").save(stream, format="PNG", transparency=bytes([0, 128]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        x, grey = decode([Picture("it", stream.getvalue())], (4, 3))
+        x, gray = decode([Picture("it", stream.getvalue())], (4, 3))
     assert x.shape[1] == 3
-    assert not grey
+    assert not gray
 
 
-def test_one_channel_only_if_every_picture_of_every_part_is_grey():
-    grey, colour = Picture("grey", flat(90)), Picture("colour", flat(RED))
-    assert {x.shape[1] for x in decode_parts({"train": [grey] * 2, "test": [grey]}).values()} == {1}
-    mixed = decode_parts({"train": [grey] * 2, "test": [grey, colour]})
+def test_one_channel_only_if_all_pictures_are_grayscale():
+    gray, color = Picture("gray", flat(90)), Picture("color", flat(RED))
+    assert {x.shape[1] for x in decode_parts({"train": [gray] * 2, "test": [gray]}).values()} == {1}
+    mixed = decode_parts({"train": [gray] * 2, "test": [gray, color]})
     assert [tuple(x.shape) for x in mixed.values()] == [(2, 3, 3, 4), (2, 3, 3, 4)]
     assert mixed["train"][0, :, 0, 0].tolist() == [90] * 3
 
@@ -98,7 +98,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_bad_picture_is_refused_in_one_sentence(tmp_path, name, stored):
+def test_invalid_pictures_are_refused_in_one_sentence(tmp_path, name, stored):
     data, message = REFUSED[name]
     (tmp_path / "it.png").write_bytes(data)
     picture = of_files([tmp_path / "it.png"])[0] if stored else Picture("it.png", data)
@@ -108,25 +108,25 @@ def test_a_bad_picture_is_refused_in_one_sentence(tmp_path, name, stored):
 
 
 @pytest.mark.parametrize("name", ["bomb", "bomb that only warns", "bomb below Pillow's limit"])
-def test_a_bomb_that_comes_first_is_refused_too(name):
+def test_a_decompression_bomb_is_refused_as_first_picture(name):
     with pytest.raises(ValueError, match=r"decompression bomb|at most 16777216"):
         decode_parts({"train": [Picture("it", REFUSED[name][0])]})
 
 
-def test_a_bomb_that_only_warns_is_an_error_whatever_the_filters_say():
+def test_a_bomb_warning_is_an_error_for_all_warning_filters():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match="decompression bomb"):
             decode([Picture("it", bomb(12000, 12000))], (12000, 12000))
 
 
-def test_a_cut_picture_of_the_right_size_is_refused():
+def test_a_truncated_picture_is_refused():
     data = encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3)), "JPEG")
     with pytest.raises(ValueError, match=r"cannot be read as .*truncated"):
         decode([Picture("it", data[: len(data) // 2])], (64, 64))
 
 
-def test_a_bomb_is_not_unpacked(monkeypatch):
+def test_a_bomb_is_not_decompressed(monkeypatch):
     unpacked = []
     real = PngImagePlugin.PngImageFile.load
 
@@ -136,7 +136,7 @@ def test_a_bomb_is_not_unpacked(monkeypatch):
 
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", counted)
     decode([Picture("good", GOOD)], (4, 3))
-    assert unpacked  # else the test proves nothing
+    assert unpacked  # the test is meaningful only if valid pictures are decompressed
     unpacked.clear()
     for name in ("another size", "bomb", "bomb that only warns", "bomb below Pillow's limit"):
         with pytest.raises(ValueError, match="it "):
@@ -144,14 +144,14 @@ def test_a_bomb_is_not_unpacked(monkeypatch):
     assert not unpacked
 
 
-def test_more_than_fits_in_memory_is_refused_before_it_is_reserved():
+def test_too_many_pictures_are_refused_before_memory_is_allocated():
     with pytest.raises(
         ValueError, match="60 images of 20000x20000 pixels take 72000000000 bytes but at most 8589934592"
     ):
         decode([Picture("it", GOOD)] * 60, (20000, 20000))
 
 
-def test_no_file_stays_open(tmp_path):
+def test_files_are_closed(tmp_path):
     paths = [tmp_path / str(i) for i in range(5)]
     for path in paths:
         path.write_bytes(flat(RED))
@@ -162,7 +162,7 @@ def test_no_file_stays_open(tmp_path):
     assert before is None or len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_warning_filters_are_left_as_found():
+def test_warning_filters_are_restored():
     before = list(warnings.filters)
     with pytest.raises(ValueError, match="another format"):
         decode([Picture("it", b"")], (4, 3))
@@ -172,7 +172,7 @@ def test_the_warning_filters_are_left_as_found():
 
 def test_a_huge_file_is_not_read(tmp_path):
     with (tmp_path / "it.ppm").open("wb") as file:
-        file.write(b"P3 4 3 255 #")  # a comment without an end, of which all would be read for the first pixel
+        file.write(b"P3 4 3 255 #")  # an endless comment, which would be read completely before the first pixel
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match=r"it\.ppm has 1099511627776 bytes but at most 134217728 are read"):
         decode(of_files([tmp_path / "it.ppm"]), (4, 3))
@@ -180,7 +180,7 @@ def test_a_huge_file_is_not_read(tmp_path):
 
 @pytest.mark.parametrize("size", [(60, 40), (40, 60), (37, 37), (8, 300)])
 @pytest.mark.parametrize("fit", [(16, 16), (20, 16), (32, 24)])
-def test_pictures_of_any_size_are_scaled_and_cut(size, fit):
+def test_pictures_of_any_size_are_resized_and_cropped(size, fit):
     scale, cut = fit
     pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
     smooth = Image.fromarray(pixels).resize((3, 3)).resize(size, Image.Resampling.BICUBIC)
@@ -190,13 +190,15 @@ def test_pictures_of_any_size_are_scaled_and_cut(size, fit):
     resized = np.asarray(smooth.resize(whole, Image.Resampling.BILINEAR), np.float64)
     middle = resized[int(top) : int(top) + cut, int(left) : int(left) + cut].transpose(2, 0, 1)
     assert found.shape == (1, 3, cut, cut)
-    inner = (..., slice(2, -2), slice(2, -2))  # at its edge the cut sees nothing of what lies beyond
+    inner = (..., slice(2, -2), slice(2, -2))  # at its edge, the crop is interpolated without the pixels outside
     assert np.abs(found[0].numpy()[inner] - middle[inner]).mean() < 12
-    if scale == cut and size == (37, 37):  # nothing is cut off: what Pillow makes of the whole
+    if scale == cut and size == (37, 37):  # nothing is cropped: the same as resizing the whole image
         assert np.array_equal(found[0].numpy(), middle)
 
 
-def test_a_thin_picture_does_not_grow_when_it_is_scaled():
-    thin = Picture("it", encoded(np.zeros((200_000, 1), np.uint8)))  # all of it, 224 pixels wide, has 10 billion
+def test_resizing_a_thin_picture_takes_little_memory():
+    thin = Picture(
+        "it", encoded(np.zeros((200_000, 1), np.uint8))
+    )  # resized to a width of 224 it would have 10 billion pixels
     (found,) = decode_parts({"it": [thin]}, (224, 224)).values()
     assert found.shape == (1, 1, 224, 224)

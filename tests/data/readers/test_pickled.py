@@ -11,55 +11,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.data.readers import pickled
+from pickles import Payload, python2, text
 
 PATH = Path("data_batch_1")
-
-
-def text(value):
-    """A string as Python 2 pickled it."""
-    raw = value.encode("latin-1") if isinstance(value, str) else value
-    return b"U" + bytes([len(raw)]) + raw if len(raw) < 256 else b"T" + struct.pack("<i", len(raw)) + raw
-
-
-def array(values, module=b"numpy.core.multiarray", fortran=False):
-    """A uint8 array as numpy and Python 2 pickled it."""
-    shape = b"".join(b"M" + struct.pack("<H", side) for side in values.shape)
-    raw = values.tobytes(order="F" if fortran else "C")
-    made = b"c" + module + b"\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text("b") + b"\x87R"
-    kind = (
-        b"cnumpy\ndtype\n"
-        + text("u1")
-        + b"K\x00K\x01\x87R(K\x03"
-        + text("|")
-        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    )
-    return made + b"(K\x01" + b"(" + shape + b"t" + kind + (b"\x88" if fortran else b"\x89") + text(raw) + b"tb"
-
-
-def python2(pixels, labels, module=b"numpy.core.multiarray", fortran=False):
-    """The bytes of a batch as published: protocol 2, written by Python 2."""
-    names = b"".join(text(f"image_{i}.png") for i in range(len(labels)))
-    items = text("batch_label") + text("training batch 1 of 5")
-    items += text("labels") + b"]q\x01(" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    items += text("data") + array(pixels, module, fortran)
-    items += text("filenames") + b"](" + names + b"e"
-    return b"\x80\x02}q\x00(" + items + b"u."
-
-
 PIXELS = (np.arange(24) * 11 % 256).astype(np.uint8).reshape(4, 6)
 LABELS = [3, 0, 9, 9]
 
 
 @pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
 @pytest.mark.parametrize("fortran", [False, True])
-def test_a_batch_as_published_is_read_as_pickle_reads_it(module, fortran):
+def test_published_batches_are_read_as_pickle_reads_them(module, fortran):
     data = python2(PIXELS, LABELS, module, fortran)
     found = pickled.read(data, PATH)
     assert found["data"].tolist() == PIXELS.tolist()
     assert found["labels"] == LABELS
     assert found["batch_label"] == "training batch 1 of 5"
     assert found["filenames"] == [f"image_{i}.png" for i in range(4)]
-    if module == b"numpy._core.multiarray":  # the old name is an alias that warns
+    if module == b"numpy._core.multiarray":  # the other name is a deprecated alias
         known = pickle.loads(data, encoding="latin1")
         assert known.keys() == found.keys()
         assert known["data"].tolist() == PIXELS.tolist()
@@ -68,7 +36,7 @@ def test_a_batch_as_published_is_read_as_pickle_reads_it(module, fortran):
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("key", [str, str.encode])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_batch_pickled_again_is_read(protocol, key, order):
+def test_batches_of_other_protocols_are_read(protocol, key, order):
     held = {key("data"): np.asarray(PIXELS, order=order), key("labels"): LABELS, key("batch_label"): b"again"}
     found = pickled.read(pickle.dumps(held, protocol), PATH)
     assert found["data"].tolist() == PIXELS.tolist()
@@ -85,16 +53,8 @@ plain = st.recursive(
 
 
 @given(held=st.dictionaries(st.text(max_size=4), plain, max_size=4), protocol=st.integers(3, 5))
-def test_plain_values_come_back(held, protocol):
+def test_plain_values_are_read(held, protocol):
     assert pickled.read(pickle.dumps(held, protocol), PATH) == held
-
-
-class Payload:
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
 
 
 class Stateful:
@@ -106,7 +66,7 @@ class Stateful:
 
 
 def payloads(sentinel):
-    """Pickles that would leave a file behind if any part of them were executed."""
+    """Pickles that would create a file if any part of them were executed."""
     command = f"touch {sentinel}"
     shell = Payload(os.system, command)
     yield from (pickle.dumps({"data": shell}, protocol) for protocol in range(6))
@@ -119,12 +79,12 @@ def payloads(sentinel):
     yield b"\x80\x02cos\nsystem\n" + text(command) + b"\x85\x81."  # NEWOBJ
     yield b"\x80\x04\x8c\x02os\x8c\x06system\x93" + text(command) + b"\x85R."  # STACK_GLOBAL
     yield b"\x80\x02cnumpy.core.multiarray\nos.system\n" + text(command) + b"\x85R."  # a dotted name
-    yield b"\x80\x04\x8c\x04os s\x8c\x06system\x93."  # a blank in the name of a module
+    yield b"\x80\x04\x8c\x04os s\x8c\x06system\x93."  # a space in the name of a module
     yield b"\x80\x02\x82\x01" + text(command) + b"\x85R."  # EXT1
-    yield python2(PIXELS, LABELS)[:-1] + b"0cos\nsystem\n" + text(command) + b"\x85R."  # after a good batch
+    yield python2(PIXELS, LABELS)[:-1] + b"0cos\nsystem\n" + text(command) + b"\x85R."  # after a valid batch
 
 
-def test_nothing_in_a_pickle_runs(tmp_path):
+def test_nothing_in_a_pickle_is_executed(tmp_path):
     sentinel = tmp_path / "ran"
     for data in payloads(sentinel):
         with pytest.raises(
@@ -135,8 +95,8 @@ def test_nothing_in_a_pickle_runs(tmp_path):
         assert not sentinel.exists()
 
 
-def test_the_payloads_are_live(tmp_path):
-    # else the test above proves nothing
+def test_pickle_itself_would_execute_the_payloads(tmp_path):
+    # the test above is meaningful only if this passes
     sentinel = tmp_path / "ran"
     pickle.loads(next(payloads(sentinel)))
     assert sentinel.exists()
@@ -146,7 +106,7 @@ def bare(*instructions):
     return b"\x80\x04" + b"".join(instructions) + b"."
 
 
-LAUGH = b")q\x00" + b"h\x00\x86q\x00" * 60  # a pair of the pair of the pair ...: 2**60 leaves
+LAUGH = b")q\x00" + b"h\x00\x86q\x00" * 60  # nested pairs with 2**60 leaves
 FROM_BUFFER = b"cnumpy._core.numeric\n_frombuffer\n("
 UINT8 = b"cnumpy\ndtype\n" + text("u1") + b"\x85R"
 REFUSED = {
@@ -154,10 +114,10 @@ REFUSED = {
     "noise": (b"\x00\x01\x02", "unknown"),
     "no dict": (pickle.dumps([1]), "it holds a list, not a dict"),
     "cut in a string": (python2(PIXELS, LABELS)[:60], ""),
-    "stops too early": (bare(b"}", b"}"), "it ends before it is whole"),
-    "empty": (bare(), "it ends before it is whole"),
-    "takes too much": (bare(b"\x86"), "it takes more than it gave"),
-    "no mark": (bare(b"}", b"u"), "it takes more than it gave"),
+    "stops too early": (bare(b"}", b"}"), "it ends too early"),
+    "empty": (bare(), "it ends too early"),
+    "takes too much": (bare(b"\x86"), "its stack has too few values"),
+    "no mark": (bare(b"}", b"u"), "its stack has too few values"),
     "memo missing": (bare(b"h\x07"), ""),
     "memo of nothing": (bare(b"q\x07"), ""),
     "other name": (bare(b"cbuiltins\neval\n"), "it asks for 'builtins.eval', but only plain numpy arrays are read"),
@@ -205,7 +165,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_anything_else_is_refused_in_one_sentence(name):
+def test_other_pickles_are_refused_in_one_sentence(name):
     data, message = REFUSED[name]
     with pytest.raises(
         ValueError, match=rf"^data_batch_1 cannot be read as a plain batch \(.*{message}.*\); give"
@@ -215,9 +175,9 @@ def test_anything_else_is_refused_in_one_sentence(name):
     assert len(str(refusal.value)) < 300
 
 
-def test_memory_is_not_sized_by_numbers_in_the_file():
+def test_memory_does_not_depend_on_numbers_in_the_file():
     bombs = [
-        bare(b"}r\xff\xff\xff\xff"),  # a memo of 4 billion places
+        bare(b"}r\xff\xff\xff\xff"),  # a memo index of 4 billion
         bare(b"}", text("a"), LAUGH, b"s"),
         REFUSED["bytes from a number"][0],
         REFUSED["promise of 16 EiB"][0],
@@ -230,12 +190,12 @@ def test_memory_is_not_sized_by_numbers_in_the_file():
     tracemalloc.stop()
 
 
-def test_a_laughing_shape_is_not_spelled_out():
+def test_an_exponentially_nested_shape_is_not_expanded():
     with pytest.raises(ValueError, match="array without bytes or without a shape"):
         pickled.read(bare(FROM_BUFFER, b"C\x01a", UINT8, LAUGH, text("C"), b"tR"), PATH)
 
 
-def test_endless_instructions_are_refused(monkeypatch):
+def test_too_many_instructions_are_refused(monkeypatch):
     monkeypatch.setattr(pickled, "_INSTRUCTIONS", 100)
     with pytest.raises(ValueError, match="it has more than 100 instructions"):
         pickled.read(bare(b"N" * 200), PATH)
@@ -252,7 +212,7 @@ def test_a_damaged_batch_gives_plain_values_or_a_value_error(where, change, cut)
             assert isinstance(value, str | bytes | list | np.ndarray | int | dict | tuple | None)
 
 
-def test_a_text_that_many_arrays_share_is_not_copied_for_each():
+def test_arrays_that_share_a_string_do_not_fill_the_memory():
     many, size = 2000, 60_000  # a file of 150 KB that would become 120 MB
     one = b"h\x01" + b"h\x02" + b"J" + struct.pack("<i", size) + b"\x85" + text("C")
     shared = text("x" * size) + b"q\x01" + UINT8 + b"q\x02"

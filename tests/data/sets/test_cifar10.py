@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_pickled import Payload, python2
 
 from holdfast.data.sets import cifar10
+from pickles import Payload, python2
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 N = 20
 
 
 def pixels(batch):
-    """Images that say where they are from: red is the batch, green the image, blue runs along the columns."""
+    """Images that encode their origin: red is the batch, green the image, blue the column."""
     x = np.zeros((N, 3, 32, 32), np.uint8)
     x[:, 0] = batch
     x[:, 1] = np.arange(N)[:, None, None]
@@ -65,7 +65,7 @@ def test_images_labels_and_positions_stay_together(tmp_path, form, place):
         assert torch.equal(split.x[:, 2].long(), torch.arange(32).expand(len(split), 32, 32))
 
 
-def test_both_forms_hold_the_same_data(tmp_path):
+def test_binary_and_python_batches_give_the_same_data(tmp_path):
     one, two = (cifar10.load(lay_out(tmp_path / form, form), valid=20, seed=0, verify=False) for form in ("bin", "py"))
     assert one.digest == two.digest
 
@@ -80,7 +80,7 @@ def test_a_batch_pickled_by_python_3_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_published_files_pass_and_others_are_refused(tmp_path, monkeypatch, form):
+def test_verify_accepts_only_the_published_files(tmp_path, monkeypatch, form):
     lay_out(tmp_path, form)
     digest = {"bin": hashlib.sha256, "py": hashlib.md5}[form]
     files = [f"{name}{FORMS[form][1]}" for name in BATCHES]
@@ -96,12 +96,12 @@ def test_published_files_pass_and_others_are_refused(tmp_path, monkeypatch, form
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_stand_ins_are_not_taken_for_the_published_files(tmp_path, form):
+def test_verify_refuses_other_files(tmp_path, form):
     with pytest.raises(ValueError, match=r"data_batch_1.* is not the published file"):
         cifar10.load(lay_out(tmp_path, form), valid=20, seed=0)
 
 
-def test_a_payload_is_refused_and_does_not_run(tmp_path):
+def test_a_payload_is_refused_and_not_executed(tmp_path):
     sentinel = tmp_path / "ran"
     trap = pickle.dumps({"data": pixels(0), "labels": labels(0), "x": Payload(os.system, f"touch {sentinel}")}, 2)
     lay_out(tmp_path, "py", {"data_batch_3": trap})
@@ -140,7 +140,7 @@ BAD_PICKLES = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_binary_batch_is_refused_in_one_sentence(tmp_path, name):
+def test_invalid_binary_batches_are_refused_in_one_sentence(tmp_path, name):
     changed, message = BAD[name]
     with pytest.raises(ValueError, match=message) as refusal:
         cifar10.load(lay_out(tmp_path, "bin", changed), valid=20, seed=0, verify=False)
@@ -148,7 +148,7 @@ def test_a_bad_binary_batch_is_refused_in_one_sentence(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", BAD_PICKLES)
-def test_a_bad_python_batch_is_refused_in_one_sentence(tmp_path, name):
+def test_invalid_python_batches_are_refused_in_one_sentence(tmp_path, name):
     content, message = BAD_PICKLES[name]
     with pytest.raises(ValueError, match=f"data_batch_2 .*{message}") as refusal:
         cifar10.load(lay_out(tmp_path, "py", {"data_batch_2": content}), valid=20, seed=0, verify=False)
@@ -158,12 +158,12 @@ def test_a_bad_python_batch_is_refused_in_one_sentence(tmp_path, name):
 def test_a_huge_file_is_not_read(tmp_path):
     lay_out(tmp_path)
     with (tmp_path / "data_batch_1.bin").open("wb") as file:
-        file.truncate(1 << 40)  # a hole: takes no space
+        file.truncate(1 << 40)  # a sparse file
     with pytest.raises(ValueError, match=r"data_batch_1\.bin has 1099511627776 bytes but at most 67108864 are read"):
         cifar10.load(tmp_path, valid=20, seed=0)
 
 
-def test_a_pipe_is_not_waited_on(tmp_path):
+def test_reading_a_pipe_does_not_block(tmp_path):
     lay_out(tmp_path)
     (tmp_path / "data_batch_1.bin").unlink()
     os.mkfifo(tmp_path / "data_batch_1.bin")
@@ -171,20 +171,21 @@ def test_a_pipe_is_not_waited_on(tmp_path):
         cifar10.load(tmp_path, valid=20, seed=0)
 
 
-def test_missing_files_are_named_with_where_and_how(tmp_path, monkeypatch):
+def test_missing_files_are_named_with_the_searched_folders_and_instructions(tmp_path, monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     lay_out(tmp_path / "cifar10")
-    (tmp_path / "cifar10" / "test_batch.bin").rename(tmp_path / "test_batch.bin")  # never pieced together
+    # files of two folders are never combined
+    (tmp_path / "cifar10" / "test_batch.bin").rename(tmp_path / "test_batch.bin")
     with pytest.raises(FileNotFoundError) as refusal:
         cifar10.load(tmp_path, valid=20, seed=0)
-    said = str(refusal.value)
-    assert all(f"{name}.bin" in said for name in BATCHES)
+    message = str(refusal.value)
+    assert all(f"{name}.bin" in message for name in BATCHES)
     for place in ("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10"):
-        assert str(tmp_path / place) in said
-    assert "python batches" in said
-    assert "cifar-10-binary.tar.gz | tar -xz -C DIR" in said
-    assert "--data-dir DIR" in said
-    assert "\n" not in said
+        assert str(tmp_path / place) in message
+    assert "python batches" in message
+    assert "cifar-10-binary.tar.gz | tar -xz -C DIR" in message
+    assert "--data-dir DIR" in message
+    assert "\n" not in message
     with pytest.raises(FileNotFoundError, match="no folder was named"):
         cifar10.load(None, valid=20, seed=0)
 

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from holdfast.data.sets import digits
 
 
-def test_every_sample_is_scikit_learns_once_and_in_the_unit_interval():
+def test_samples_are_those_of_scikit_learn_in_the_unit_interval():
     data = digits.load(valid=0.1, seed=0)
     images, labels = load_digits(return_X_y=True)
     parts = (data.train, data.valid, data.test)
@@ -30,14 +30,14 @@ def test_the_test_set_is_a_fixed_stratified_fifth():
         assert torch.equal(digits.load(valid=valid, seed=seed).test.index, data.test.index)
 
 
-def test_the_test_set_never_moves():
-    # results of different releases would become incomparable
+def test_the_test_set_never_changes():
+    # otherwise results of different releases could not be compared
     index = digits.load(valid=0.1, seed=0).test.index.tolist()
     assert index[:8] == [5, 10, 13, 14, 20, 24, 32, 33]
     assert sha256(str(index).encode()).hexdigest().startswith("b55292cfec5fdb2c")
 
 
-def test_validation_follows_the_seed():
+def test_validation_depends_on_the_seed():
     one, again, other = (digits.load(valid=0.1, seed=seed).valid.index.tolist() for seed in (1, 1, 2))
     assert one == again
     assert one != other

@@ -3,10 +3,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from pictures import bomb, flat
 
 from holdfast import data as named
 from holdfast.data.sets import hub
+from pictures import bomb, flat
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -17,7 +17,7 @@ class Image:
 
 
 class Rows:
-    """The little of datasets.Dataset that is used; images come encoded only after the cast that asks for it."""
+    """The subset of datasets.Dataset that is used; images are returned encoded only after the cast."""
 
     def __init__(self, columns, features):
         self.columns, self.features = columns, features
@@ -30,15 +30,15 @@ class Rows:
         return iter(self.columns[name])  # a lazy column, as in later releases
 
 
-def rows(many, image="image", label="label", names=("ant", "bee"), colour=lambda y: (100 * y, 0, 9)):
-    images = [{"bytes": flat(colour(i % 2)), "path": None} for i in range(many)]
+def rows(many, image="image", label="label", names=("ant", "bee"), color=lambda y: (100 * y, 0, 9)):
+    images = [{"bytes": flat(color(i % 2)), "path": None} for i in range(many)]
     kind = SimpleNamespace(names=list(names)) if names else SimpleNamespace()
     return Rows({image: images, label: [i % 2 for i in range(many)]}, {image: Image(), label: kind})
 
 
 @pytest.fixture
 def library(monkeypatch):
-    """A stand-in for the package; ``parts`` is what the hub holds."""
+    """A fake of the package; ``parts`` is the content of the hub."""
     module = ModuleType("datasets")
     module.Image, module.asked, module.__version__ = Image, [], "4.0.0"
     module.parts = {"train": rows(12), "test": rows(4)}
@@ -72,7 +72,7 @@ def test_images_and_labels_stay_together(library, image, label):
         assert torch.equal(split.y, split.index % 2)
 
 
-def test_validation_is_the_test_set_or_the_validation_part(library):
+def test_validation_is_used_as_test_or_validation_set(library):
     library.parts = {"train": rows(12), "validation": rows(6)}
     assert len(load().test) == 6
     library.parts = {"train": rows(12), "validation": rows(6), "test": rows(4), "unsupervised": None}
@@ -80,8 +80,8 @@ def test_validation_is_the_test_set_or_the_validation_part(library):
     assert (len(data.train), len(data.valid), len(data.test)) == (12, 6, 4)
 
 
-def test_grey_images_keep_one_channel_and_classes_without_names_are_numbered(library):
-    library.parts = {part: rows(n, names=None, colour=lambda y: 100 * y) for part, n in (("train", 12), ("test", 4))}
+def test_grayscale_images_have_one_channel_and_unnamed_classes_are_numbered(library):
+    library.parts = {part: rows(n, names=None, color=lambda y: 100 * y) for part, n in (("train", 12), ("test", 4))}
     data = load()
     assert (data.shape, data.classes) == ((1, 3, 4), ("0", "1"))
 
@@ -91,18 +91,18 @@ NOT_ON_THE_HUB = ["set", "../set", "a/b/c", "/a/b", "imagefolder", "owner/s\u00e
 
 
 @pytest.mark.parametrize("name", [*NOT_PINNED, *(f"{name}@{COMMIT}" for name in NOT_ON_THE_HUB)])
-def test_a_data_set_that_is_not_pinned_is_refused(library, name):
+def test_names_without_a_full_commit_are_refused(library, name):
     with pytest.raises(ValueError, match=r"does not name a data set; write hub:OWNER/NAME@ and a commit of 40 hex"):
         load(name)
     assert not library.asked
 
 
-def test_no_name_at_all(library):
+def test_a_missing_name_is_refused(library):
     with pytest.raises(ValueError, match="hub: does not name a data set"):
         hub.load(None, valid=2, seed=0)
 
 
-def test_a_folder_here_does_not_stand_in_for_the_hub(library, tmp_path, monkeypatch):
+def test_a_local_folder_of_the_same_name_is_refused(library, tmp_path, monkeypatch):
     (tmp_path / "owner" / "set").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="would be read from the folder owner/set here instead"):
@@ -110,7 +110,7 @@ def test_a_folder_here_does_not_stand_in_for_the_hub(library, tmp_path, monkeypa
     assert not library.asked
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch):
+def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
         ImportError, match=r"needs the package datasets.*; run: pip install 'holdfast\[hub\]'"
@@ -119,7 +119,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     assert "\n" not in str(refusal.value)
 
 
-def test_what_the_hub_says_is_told_in_one_sentence(library):
+def test_errors_of_the_hub_are_reported_in_one_sentence(library):
     library.parts = ConnectionError("cannot reach\nthe hub")
     with pytest.raises(
         FileNotFoundError, match=r"could not be had \(cannot reach the hub\); check the name"
@@ -140,7 +140,7 @@ def without(column):
     return found
 
 
-HOSTILE = {
+MALICIOUS = {
     "no test": ({"train": rows(4)}, "has the parts train but train and test"),
     "no train": ({"test": rows(4)}, "has the parts test but train and test"),
     "no image": ({"train": without("image"), "test": rows(4)}, "has the columns label but one called image or img"),
@@ -164,16 +164,16 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_what_does_not_fit_is_refused_in_one_sentence(library, name):
-    library.parts, message = HOSTILE[name]
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_unsuitable_data_sets_are_refused_in_one_sentence(library, name):
+    library.parts, message = MALICIOUS[name]
     with pytest.raises(ValueError, match=message) as refusal:
         load()
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "2.19.1", "", "dev", None])
-def test_a_package_that_runs_scripts_is_not_asked(library, version):
+def test_versions_of_datasets_that_run_scripts_are_refused(library, version):
     library.__version__ = version
     with pytest.raises(ImportError, match=r"needs datasets 4 or later, as earlier ones run programs") as refusal:
         load()
@@ -181,7 +181,7 @@ def test_a_package_that_runs_scripts_is_not_asked(library, version):
     assert not library.asked
 
 
-def test_a_column_that_cannot_be_images(library, monkeypatch):
+def test_a_column_without_images_is_refused(library, monkeypatch):
     def refuse(*_):
         raise TypeError("Couldn't cast array of type\nint64 to Image")
 

@@ -2,22 +2,22 @@ import os
 
 import pytest
 import torch
-from pictures import bomb, flat
 
 from holdfast import data as named
 from holdfast.data.sets import image_folder
+from pictures import bomb, flat
 
 CLASSES = ["ant", "bee", "cow"]
 FORMATS = ["PNG", "JPEG", "BMP", "PPM"]
 
 
-def fill(place, many, grey=False):
-    """The class is the brightness of red."""
+def fill(place, many, gray=False):
+    """Write images whose red channel encodes the class."""
     for label, name in enumerate(CLASSES):
         (place / name).mkdir(parents=True)
         for i in range(many):
-            colour = 60 * label if grey else (60 * label, 0, 9)
-            (place / name / f"{i:02}.img").write_bytes(flat(colour, format=FORMATS[i % 4]))
+            color = 60 * label if gray else (60 * label, 0, 9)
+            (place / name / f"{i:02}.img").write_bytes(flat(color, format=FORMATS[i % 4]))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def check(split):
     assert ((split.x[:, 0, 0, 0].long() - 60 * split.y).abs() <= 3).all()
 
 
-def test_images_are_labelled_by_their_folder(top):
+def test_images_are_labeled_by_their_folder(top):
     data = load(top)
     assert (data.name, data.shape, data.classes) == ("image-folder:mine", (3, 3, 4), tuple(CLASSES))
     assert (len(data.train), len(data.valid), len(data.test)) == (21, 3, 6)
@@ -64,15 +64,15 @@ def test_val_beside_test_is_the_validation_part(top):
     check(data.valid)
 
 
-def test_grey_images_keep_one_channel(tmp_path):
-    fill(tmp_path / "train", 4, grey=True)
-    fill(tmp_path / "test", 4, grey=True)
+def test_grayscale_images_have_one_channel(tmp_path):
+    fill(tmp_path / "train", 4, gray=True)
+    fill(tmp_path / "test", 4, gray=True)
     data = load(tmp_path)
     assert data.shape == (1, 3, 4)
     check(data.train)
 
 
-def test_litter_is_passed_over_and_other_folders_are_no_matter(top):
+def test_files_of_file_managers_and_other_folders_are_ignored(top):
     whole = load(top)
     (top / "train" / ".cache").mkdir()
     (top / "train" / "ant" / ".DS_Store").write_bytes(b"x")
@@ -87,7 +87,7 @@ def replace_by_link(path, target):
     path.symlink_to(target)
 
 
-HOSTILE = {
+MALICIOUS = {
     "a text": (lambda top: (top / "train" / "ant" / "notes.txt").write_text("x"), r"notes\.txt cannot be read as"),
     "another size": (lambda top: (top / "test" / "bee" / "z.png").write_bytes(flat(9, (5, 3))), r"z\.png has 5x3"),
     "bomb": (lambda top: (top / "test" / "bee" / "z.png").write_bytes(bomb(60000, 60000)), "decompression bomb"),
@@ -103,16 +103,16 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_is_refused_in_one_sentence(top, name):
-    spoil, message = HOSTILE[name]
-    spoil(top)
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_malicious_folders_are_refused_in_one_sentence(top, name):
+    damage, message = MALICIOUS[name]
+    damage(top)
     with pytest.raises(ValueError, match=message) as refusal:
         load(top)
     assert "\n" not in str(refusal.value)
 
 
-def test_no_class_at_all(tmp_path):
+def test_a_folder_without_classes_is_refused(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "test").mkdir()
     with pytest.raises(ValueError, match="train holds no class"):
@@ -137,7 +137,7 @@ def only_test(top, **change):
     return found
 
 
-def test_the_test_part_alone_is_that_of_the_whole(top):
+def test_load_test_agrees_with_load(top):
     found, whole = only_test(top), load(top)
     assert (found.name, found.classes) == (whole.name, whole.classes)
     assert torch.equal(found.test.x, whole.test.x)
@@ -146,18 +146,18 @@ def test_the_test_part_alone_is_that_of_the_whole(top):
     assert named.load_test(f"imagefolder:{top}").digest == found.digest
 
 
-def test_training_images_are_not_decoded_for_it(top):
+def test_load_test_does_not_decode_training_images(top):
     for path in (top / "train").rglob("*.img"):
         path.write_bytes(b"damaged")
     assert len(only_test(top).test) == 6
 
 
-def test_a_plain_folder_of_classes_is_all_test_data(top):
+def test_load_test_accepts_a_folder_of_classes(top):
     found = only_test(top / "train")
     assert (found.classes, len(found.test)) == (tuple(CLASSES), 24)
 
 
-def test_a_sample_is_chosen_before_it_is_decoded(top):
+def test_load_test_decodes_only_the_chosen_samples(top):
     found = only_test(top / "train", samples=6)
     assert found.test.index.tolist() == [0, 4, 8, 12, 16, 20]
     assert torch.equal(found.test.x, only_test(top / "train").test.x[::4])
@@ -167,7 +167,7 @@ def test_a_sample_is_chosen_before_it_is_decoded(top):
     assert only_test(top / "train", samples=6).digest == found.digest
 
 
-def test_classes_of_train_count_even_where_test_lacks_one(top):
+def test_load_test_uses_the_classes_of_train(top):
     for path in (top / "test" / "bee").iterdir():
         path.unlink()
     (top / "test" / "bee").rmdir()
@@ -175,10 +175,10 @@ def test_classes_of_train_count_even_where_test_lacks_one(top):
     assert (found.classes, found.test.y.tolist()) == (tuple(CLASSES), [0, 0, 2, 2])
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("a text", "another size")])
-def test_a_hostile_folder_is_refused_as_test_data_too(top, name):
-    spoil, message = HOSTILE[name]
-    spoil(top)
+@pytest.mark.parametrize("name", [name for name in MALICIOUS if name not in ("a text", "another size")])
+def test_load_test_refuses_malicious_folders(top, name):
+    damage, message = MALICIOUS[name]
+    damage(top)
     folder = top / "train" if name in ("pipe", "folder in a class", "link out", "first is a bomb") else top
     if name in ("file beside classes", "empty class"):
         folder = top / "train"
@@ -187,7 +187,7 @@ def test_a_hostile_folder_is_refused_as_test_data_too(top, name):
     assert "\n" not in str(refusal.value)
 
 
-def test_train_without_test(tmp_path):
+def test_load_test_refuses_train_without_test(tmp_path):
     fill(tmp_path / "train", 1)
     with pytest.raises(FileNotFoundError, match="holds train but neither test nor val"):
         image_folder.load_test(tmp_path)

@@ -29,7 +29,7 @@ def load(path, **change):
 
 
 def whole(data):
-    """Train and validation together, in the order of the file."""
+    """Merge training and validation samples in the order of the file."""
     order = torch.cat([data.train.index, data.valid.index]).argsort()
     return torch.cat([data.train.x, data.valid.x])[order], torch.cat([data.train.y, data.valid.y])[order]
 
@@ -37,7 +37,7 @@ def whole(data):
 def test_values_are_scaled_by_the_training_file_and_clipped(tmp_path):
     data = load(write(tmp_path))
     x, y = whole(data)
-    # ranges on train: 0..10, always 5, never there, -1..1
+    # ranges in train: 0..10, constant 5, absent, -1..1
     assert x.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0.5], [0, 0, 0, 1], [0.25, 0, 0, 0.5]]
     assert y.tolist() == [1, 0, 1, 0]
     assert data.test.x.tolist() == [[1, 0, 1, 0.5], [0, 0, 0, 0.75]]
@@ -48,7 +48,7 @@ def test_values_are_scaled_by_the_training_file_and_clipped(tmp_path):
 
 @given(seed=st.integers(0, 10**6), n=st.integers(4, 12), width=st.integers(1, 6), classes=st.integers(1, 3))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_scikit_learn_reads_encodes_and_scales_the_same(tmp_path, seed, n, width, classes):
+def test_values_and_labels_agree_with_scikit_learn(tmp_path, seed, n, width, classes):
     source = np.random.default_rng(seed)
     tables = [source.normal(0, 50, (m, width)).round(2) * (source.random((m, width)) < 0.7) for m in (n, 5)]
     labels = [source.permutation(np.arange(m) % classes) * 3 - 2 for m in (n, 5)]
@@ -110,7 +110,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("part", ["set", "set.t"])
 @pytest.mark.parametrize("name", BAD_LINES)
-def test_a_bad_line_is_refused_with_its_number(tmp_path, name, part):
+def test_invalid_lines_are_refused_with_their_number(tmp_path, name, part):
     line, message = BAD_LINES[name]
     path = write(tmp_path)
     with (tmp_path / part).open("ab") as file:
@@ -121,18 +121,18 @@ def test_a_bad_line_is_refused_with_its_number(tmp_path, name, part):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_test_label_that_train_does_not_have(tmp_path):
+def test_a_test_label_missing_in_train_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"line 3 of .*set\.t has the label 2, which no training line has"):
         load(write(tmp_path, TRAIN, TEST + "2 1:1\n"))
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "# nothing\n"])
-def test_a_file_without_lines(tmp_path, content):
+def test_a_file_without_lines_is_refused(tmp_path, content):
     with pytest.raises(ValueError, match=r"set has 0 lines and \d features but 1 to 134217728 values are held"):
         load(write(tmp_path, train=content))
 
 
-def test_lines_without_any_feature(tmp_path):
+def test_lines_without_features_are_refused(tmp_path):
     with pytest.raises(ValueError, match="set has 2 lines and 0 features"):
         load(write(tmp_path, "1\n2\n", "1\n"))
 
@@ -151,7 +151,7 @@ def test_a_huge_file_is_not_read(tmp_path):
         load(path)
 
 
-def test_a_long_hostile_line_is_judged_quickly(tmp_path):
+def test_a_long_malicious_line_is_refused_quickly(tmp_path):
     with pytest.raises(ValueError, match="line 1 of"):
         load(write(tmp_path, "1 1:" + "1" * 500_000 + "x\n"))
     with pytest.raises(ValueError, match="line 1 of"):
@@ -159,7 +159,7 @@ def test_a_long_hostile_line_is_judged_quickly(tmp_path):
 
 
 @pytest.mark.parametrize("gone", ["set", "set.t"])
-def test_missing_files_are_named_with_how(tmp_path, gone):
+def test_missing_files_are_named_with_instructions(tmp_path, gone):
     path = write(tmp_path)
     (tmp_path / gone).unlink()
     with pytest.raises(
@@ -181,7 +181,7 @@ def real(name):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_sets_of_arml(name):
+def test_published_sets_of_arml(name):
     if not real(name):
         pytest.skip(f"no libsvm/{name} under HOLDFAST_DATA")
     data = named.load(f"libsvm:libsvm/{name}", valid=0.1)
@@ -189,9 +189,9 @@ def test_the_sets_of_arml(name):
     assert found == SIZES[name]
 
 
-def test_short_lines_do_not_grow_in_memory(tmp_path):
-    path = write(tmp_path, "1 1:1\n" * 5000 + "2 1:0\n", "1\n")  # 30 KB; objects for each line took 50 times that
-    load(path)  # what is reserved once, by whoever comes first, is not of interest
+def test_short_lines_take_little_memory(tmp_path):
+    path = write(tmp_path, "1 1:1\n" * 5000 + "2 1:0\n", "1\n")  # 30 KB; one object per line would take 50 times that
+    load(path)  # memory that is allocated once per process does not count
     tracemalloc.start()
     svm_text.read(path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -205,12 +205,12 @@ def test_too_many_lines_are_not_read(tmp_path, monkeypatch):
         load(write(tmp_path))
 
 
-def test_a_line_without_an_end_is_not_read(tmp_path, monkeypatch):
+def test_an_endless_line_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(svm_text, "_LINE_BYTES", 1000)
     with pytest.raises(ValueError, match=r"line 2 of .*set has more than 1000 bytes"):
         load(write(tmp_path, "1 1:1\n1" + " 2:3" * 1000))
 
 
-def test_a_span_beyond_the_largest_float(tmp_path):
+def test_a_range_beyond_the_largest_float_is_refused(tmp_path):
     with pytest.raises(ValueError, match="set has values of feature 2 farther apart than the largest float"):
         load(write(tmp_path, "1 1:1 2:1.7e308\n-1 1:2 2:-1.7e308\n1 2:1\n-1 2:1\n"))

@@ -14,7 +14,7 @@ KNOWN = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 
 
 def contents(train=40, test=20):
-    """Tiny stand-ins for the four files: image i is filled with i, its label is i modulo 10."""
+    """Small versions of the four files: image i has all pixels i and label i modulo 10."""
     made = {}
     for prefix, n in (("train", train), ("t10k", test)):
         pixels = b"".join(bytes([i]) * 6 for i in range(n))
@@ -54,7 +54,7 @@ def test_the_test_set_does_not_depend_on_the_seed(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_published_files_pass_and_others_are_refused(tmp_path, monkeypatch, packed):
+def test_verify_accepts_only_the_published_files(tmp_path, monkeypatch, packed):
     made = contents()
     monkeypatch.setattr(mnist, "_PUBLISHED", {name: hashlib.sha256(made[name]).hexdigest() for name in FILES})
     lay_out(tmp_path, made, packed)
@@ -68,13 +68,13 @@ def test_published_files_pass_and_others_are_refused(tmp_path, monkeypatch, pack
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_stand_ins_are_not_taken_for_the_published_files(tmp_path, name):
+def test_verify_refuses_other_files(tmp_path, name):
     lay_out(tmp_path, contents())
     with pytest.raises(ValueError, match="is not the published file"):
         KNOWN[name].load(tmp_path, valid=10, seed=0)
 
 
-def test_labels_of_another_length_are_refused(tmp_path):
+def test_a_different_number_of_labels_is_refused(tmp_path):
     made = contents()
     made["t10k-labels-idx1-ubyte"] = contents(test=19)["t10k-labels-idx1-ubyte"]
     lay_out(tmp_path, made)
@@ -96,29 +96,29 @@ def test_an_empty_set_is_refused(tmp_path):
         mnist.load(tmp_path, valid=10, seed=0, verify=False)
 
 
-def test_missing_files_are_named_with_where_and_how(tmp_path, monkeypatch):
+def test_missing_files_are_named_with_the_searched_folders_and_instructions(tmp_path, monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     lay_out(tmp_path / "mnist", contents())
     (tmp_path / "mnist" / f"{FILES[3]}.gz").unlink()
-    lay_out(tmp_path, {FILES[3]: contents()[FILES[3]]})  # in the other folder: a set is never pieced together
+    lay_out(tmp_path, {FILES[3]: contents()[FILES[3]]})  # in the other folder: files of two folders are never combined
     with pytest.raises(FileNotFoundError) as refusal:
         mnist.load(tmp_path, valid=10, seed=0)
-    said = str(refusal.value)
-    assert all(file in said for file in FILES)
-    assert f"looked in {tmp_path / 'mnist'} and {tmp_path}" in said
-    assert "torchvision.datasets.MNIST(DIR, download=True)" in said
-    assert "--data-dir DIR" in said
-    assert "HOLDFAST_DATA" in said
-    assert "\n" not in said
+    message = str(refusal.value)
+    assert all(file in message for file in FILES)
+    assert f"looked in {tmp_path / 'mnist'} and {tmp_path}" in message
+    assert "torchvision.datasets.MNIST(DIR, download=True)" in message
+    assert "--data-dir DIR" in message
+    assert "HOLDFAST_DATA" in message
+    assert "\n" not in message
 
 
-def test_without_any_folder_the_message_says_so(monkeypatch):
+def test_the_message_explains_that_no_folder_was_given(monkeypatch):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match=r"no folder was named.*--data-dir DIR"):
         mnist.load(None, valid=10, seed=0)
 
 
-def test_the_environment_names_the_folder_and_an_explicit_one_wins(tmp_path, monkeypatch):
+def test_an_explicit_folder_takes_precedence_over_the_environment(tmp_path, monkeypatch):
     lay_out(tmp_path / "there" / "mnist", contents(test=10))
     lay_out(tmp_path / "here", contents(test=20))
     monkeypatch.setenv("HOLDFAST_DATA", str(tmp_path / "there"))
@@ -150,6 +150,6 @@ def test_the_published_files(name, mean):
         assert data.test.y.bincount().tolist() == [1000] * 10
 
 
-def test_both_sets_state_all_four_files():
+def test_both_sets_list_all_four_files():
     assert set(mnist._PUBLISHED) == set(fashion_mnist._PUBLISHED) == set(FILES)
     assert not set(mnist._PUBLISHED.values()) & set(fashion_mnist._PUBLISHED.values())

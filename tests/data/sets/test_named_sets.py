@@ -39,7 +39,7 @@ def test_the_file_name_is_the_recipe_name():
 
 
 @pytest.mark.parametrize("name", data.names())
-def test_every_set_has_the_same_load_and_says_what_it_is(name):
+def test_every_set_has_the_same_signature_and_a_description(name):
     module = importlib.import_module(f"holdfast.data.sets.{name.replace('-', '_')}")
     parameters = inspect.signature(module.load).parameters
     assert list(parameters) == ["folder", *KEYWORDS]
@@ -53,7 +53,7 @@ def test_every_set_has_the_same_load_and_says_what_it_is(name):
     assert {key for key in public if not key.startswith("_")} in ({"load"}, {"load", "load_test"})
 
 
-def test_load_by_name_passes_everything_on():
+def test_load_by_name_passes_all_arguments():
     found, direct = (
         data.load("digits", valid=50, seed=4),
         importlib.import_module("holdfast.data.sets.digits").load(valid=50, seed=4),
@@ -74,13 +74,13 @@ def test_load_by_name_passes_everything_on():
         ("image_folder:x", "image-folder"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(given, near):
+def test_unknown_names_are_answered_with_the_most_similar_one(given, near):
     with pytest.raises(ValueError, match=f"unknown data set '{given}'; did you mean '{near}.*npz:PATH"):
         data.load(given)
 
 
 @pytest.mark.parametrize("given", ["", "split", "samplers", "own", "augment", "_idx", "os", "../x", "zzzz", ":x"])
-def test_machinery_is_not_a_data_set(given):
+def test_private_modules_are_not_data_sets(given):
     with pytest.raises(ValueError, match=f"unknown data set '{given}'"):
         data.load(given)
 
@@ -103,7 +103,7 @@ def test_own_arrays_by_path(own, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["npz", "libsvm", "image-folder", "imagefolder"])
-def test_what_follows_the_colon_is_a_path_under_the_folder_or_as_it_stands(tmp_path, monkeypatch, name):
+def test_paths_are_relative_to_the_data_folder_or_the_working_directory(tmp_path, monkeypatch, name):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     (tmp_path / "mine").mkdir()
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/mine"):
@@ -119,7 +119,7 @@ def test_own_arrays_under_the_environment(own, monkeypatch):
         data.load("npz:deep/other.npz", valid=2)
 
 
-def test_naming_the_sets_does_not_import_scikit_learn_or_datasets():
+def test_listing_the_sets_does_not_import_scikit_learn_or_datasets():
     code = "import sys, holdfast.data; holdfast.data.names(); print({'sklearn', 'datasets'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "set()"

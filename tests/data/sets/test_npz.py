@@ -27,7 +27,7 @@ def saved(folder, content, save=np.savez):
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32, np.float64, ">f4"])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_arrays_come_back_as_they_were_saved(tmp_path, kind, save):
+def test_arrays_are_read_as_they_were_saved(tmp_path, kind, save):
     given = arrays(kind)
     data = npz.load(saved(tmp_path, given, save), valid=3, seed=0)
     assert (data.name, data.shape, data.classes) == ("npz:mine.npz", (1, 2, 2), ("0", "1", "2"))
@@ -42,7 +42,7 @@ def test_arrays_come_back_as_they_were_saved(tmp_path, kind, save):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32, ">i4", np.uint64])
-def test_labels_of_any_integer_type(tmp_path, kind):
+def test_labels_may_have_any_integer_type(tmp_path, kind):
     given = arrays()
     given["y_train"] = given["y_train"].astype(kind)
     data = npz.load(saved(tmp_path, given), valid=3, seed=0)
@@ -50,7 +50,7 @@ def test_labels_of_any_integer_type(tmp_path, kind):
     assert torch.equal(data.train.y, data.train.index % 3)
 
 
-def test_a_validation_part_in_the_file_is_used_as_it_is(tmp_path):
+def test_a_validation_set_in_the_file_is_used(tmp_path):
     given = arrays()
     given |= {"x_valid": given["x_train"][:5] // 2, "y_valid": given["y_train"][:5]}
     data = npz.load(saved(tmp_path, given), valid=3, seed=0)
@@ -58,7 +58,7 @@ def test_a_validation_part_in_the_file_is_used_as_it_is(tmp_path):
     assert data.valid.x.tolist() == given["x_valid"].tolist()
 
 
-def test_feature_vectors_are_welcome(tmp_path):
+def test_feature_vectors_are_accepted(tmp_path):
     given = {name: a.reshape(len(a), -1) if name[0] == "x" else a for name, a in arrays(np.float32).items()}
     assert npz.load(saved(tmp_path, given), valid=3, seed=0).shape == (4,)
 
@@ -93,7 +93,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_arrays_are_refused_in_one_sentence(tmp_path, name):
+def test_invalid_arrays_are_refused_in_one_sentence(tmp_path, name):
     content, message = BAD[name]
     path = saved(tmp_path, content)
     with pytest.raises(ValueError, match=message) as refusal:
@@ -108,7 +108,7 @@ class Trap:
         return setattr, (Trap, "sprung", True)
 
 
-def test_a_pickle_is_never_opened(tmp_path):
+def test_pickles_are_never_loaded(tmp_path):
     path = saved(tmp_path, replaced(y_train=np.array([Trap()] * 12, dtype=object)))
     with pytest.raises(ValueError, match=r"cannot be read as plain arrays .*allow_pickle=False"):
         npz.load(path, valid=3, seed=0)
@@ -118,7 +118,7 @@ def test_a_pickle_is_never_opened(tmp_path):
     assert not Trap.sprung
 
 
-def test_a_promise_of_more_than_the_file_holds_is_refused(tmp_path):
+def test_headers_that_claim_too_much_are_refused(tmp_path):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**13,)})
     with zipfile.ZipFile(tmp_path / "liar.npz", "w") as file:
@@ -127,7 +127,7 @@ def test_a_promise_of_more_than_the_file_holds_is_refused(tmp_path):
         npz.load(tmp_path / "liar.npz", valid=3, seed=0)
 
 
-def test_a_single_array_is_not_a_set(tmp_path):
+def test_a_single_array_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", X)
     with pytest.raises(ValueError, match="it holds a single array without a name"):
         npz.load(tmp_path / "one.npy", valid=3, seed=0)
@@ -135,7 +135,7 @@ def test_a_single_array_is_not_a_set(tmp_path):
 
 @given(where=st.floats(0, 1), change=st.integers(1, 255), cut=st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-def test_a_damaged_file_gives_a_value_error_or_the_truth(tmp_path, where, change, cut):
+def test_a_damaged_file_gives_a_value_error_or_correct_values(tmp_path, where, change, cut):
     path = saved(tmp_path, arrays(), np.savez_compressed)
     content = bytearray(path.read_bytes())
     place = int(where * (len(content) - 1))
@@ -146,12 +146,12 @@ def test_a_damaged_file_gives_a_value_error_or_the_truth(tmp_path, where, change
 
 
 @pytest.mark.parametrize("name", ["absent.npz", ""])
-def test_a_file_that_is_not_there(tmp_path, name):
+def test_a_missing_file_is_refused(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=r"there is no \.npz file at .*; name one as npz:PATH"):
         npz.load(tmp_path / name, valid=3, seed=0)
 
 
-def test_no_file_named():
+def test_a_missing_path_is_refused():
     with pytest.raises(FileNotFoundError, match="name one as npz:PATH"):
         npz.load(None, valid=3, seed=0)
 
@@ -165,7 +165,7 @@ def liar(folder, shape, body, kind="<f8", name="x_train.npy"):
 
 
 @pytest.mark.parametrize("shape", [(1 << 30,), (1 << 32, 1 << 32), (-1,), (3,)])
-def test_memory_is_not_reserved_for_what_is_only_promised(tmp_path, shape):
+def test_memory_is_not_allocated_from_the_header(tmp_path, shape):
     path = liar(tmp_path, shape, bytes(16))
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"x_train\.npy promises -?\d+ bytes but holds 16") as refusal:
@@ -176,7 +176,7 @@ def test_memory_is_not_reserved_for_what_is_only_promised(tmp_path, shape):
     assert peak < 5_000_000
 
 
-def test_an_archive_that_unpacks_to_more_than_is_held_is_not_unpacked(tmp_path, monkeypatch):
+def test_a_large_archive_is_not_decompressed(tmp_path, monkeypatch):
     path = saved(tmp_path, arrays(), np.savez_compressed)
     monkeypatch.setattr(npz, "_BYTES", 300)
     monkeypatch.setattr(npz, "_array", None)
@@ -184,7 +184,7 @@ def test_an_archive_that_unpacks_to_more_than_is_held_is_not_unpacked(tmp_path, 
         npz.load(path, valid=3, seed=0)
 
 
-def test_a_member_that_is_no_array_is_not_taken_for_one(tmp_path):
+def test_other_members_of_the_archive_are_ignored(tmp_path):
     path = saved(tmp_path, {name: array for name, array in arrays().items() if name != "y_test"})
     with zipfile.ZipFile(path, "a") as file:
         file.writestr("y_test", b"just bytes")
@@ -193,12 +193,12 @@ def test_a_member_that_is_no_array_is_not_taken_for_one(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["V8", "u1,u1", "M8[s]", "S3"])
-def test_labels_of_a_strange_type(tmp_path, kind):
+def test_labels_of_other_types_are_refused(tmp_path, kind):
     with pytest.raises(ValueError, match=r"y_train of .* has type .*; give integers"):
         npz.load(saved(tmp_path, replaced(y_train=np.zeros(12, kind))), valid=3, seed=0)
 
 
-def test_the_test_part_alone(tmp_path):
+def test_load_test(tmp_path):
     given = {name: array for name, array in arrays().items() if name.endswith("test")}
     found = npz.load_test(saved(tmp_path, given))
     assert (found.name, found.classes) == ("npz:mine.npz", None)
@@ -221,7 +221,7 @@ def test_the_test_part_alone(tmp_path):
         ({"y_train": np.array([None] * 12)}, "cannot be read as plain arrays"),
     ],
 )
-def test_a_bad_test_part(tmp_path, change, message):
+def test_load_test_refuses_invalid_arrays(tmp_path, change, message):
     given = {name: array for name, array in arrays().items() if name.endswith("test")}
     with pytest.raises(ValueError, match=message):
         npz.load_test(saved(tmp_path, given | change))

@@ -1,4 +1,4 @@
-"""The tabular sets by name, from stand-ins in their format: scaled by the training part, the test part not clipped."""
+"""The named tabular sets, from small files in their format: scaled by the training samples, test not clipped."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def whole(found: data.DataSet) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", NAMES[:-1])
 @pytest.mark.parametrize("place", ["libsvm", "."])
-def test_two_files(tmp_path: Path, name: str, place: str) -> None:
+def test_sets_with_a_test_file(tmp_path: Path, name: str, place: str) -> None:
     train, test = (write(tmp_path / place, file, n, n) for file, n in ((name, 30), (f"{name}.t", 40)))
     found = data.load(name, tmp_path, valid=6)
     scaler = MinMaxScaler().fit(train)
@@ -41,7 +41,7 @@ def test_two_files(tmp_path: Path, name: str, place: str) -> None:
     assert (found.name, found.classes, len(found.valid)) == (name, ("-1", "1", "3"), 6)
 
 
-def test_a_set_without_a_test_file_is_cut_once_and_for_all(tmp_path: Path) -> None:
+def test_the_test_set_is_fixed_without_a_test_file(tmp_path: Path) -> None:
     x = write(tmp_path, "segment", 60, 0)
     found, again = (data.load("segment", tmp_path, valid=6, seed=seed) for seed in (0, 1))
     assert found.test.y.bincount().tolist() == [4, 4, 4]
@@ -55,13 +55,13 @@ def test_a_set_without_a_test_file_is_cut_once_and_for_all(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_missing_files(tmp_path: Path, name: str) -> None:
+def test_missing_files_are_named(tmp_path: Path, name: str) -> None:
     both = name if name == "segment" else rf"{name} and {name}\.t"
     with pytest.raises(FileNotFoundError, match=f"^{name} needs the files {both}, as text .*LIBSVM data page.*$"):
         data.load(name, tmp_path)
 
 
-def test_a_test_label_that_train_does_not_have(tmp_path: Path) -> None:
+def test_a_test_label_missing_in_train_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "usps", 30, 0)
     (tmp_path / "usps.t").write_text("8 1:1\n")
     with pytest.raises(ValueError, match=r"line 1 of .*usps\.t has the label 8, which no training line has"):
@@ -69,7 +69,7 @@ def test_a_test_label_that_train_does_not_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_published_sizes(name: str) -> None:
+def test_published_sizes(name: str) -> None:
     top = os.environ.get("HOLDFAST_DATA")
     if not top or not (Path(top) / "libsvm" / name).is_file():
         pytest.skip(f"no libsvm/{name} under HOLDFAST_DATA")

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import bomb, flat
 
 from holdfast.data.sets import tiny_imagenet
+from pictures import bomb, flat
 
 WNIDS = ["n02124075", "n04067472", "n01443537"]  # not sorted, as published
 SIZE = (64, 64)
 
 
 def lay_out(top, train=6, test=4):
-    """Classes by brightness of red, images by brightness of green; the last of a class is grey."""
+    """Red encodes the class and green the image; the last image of a class is gray."""
     top.mkdir(parents=True, exist_ok=True)
     (top / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
     (top / "words.txt").write_text("n00001740\tentity\nn02124075\tEgyptian cat\nn04067472\treel, bobbin\n")
@@ -32,8 +32,8 @@ def lay_out(top, train=6, test=4):
     return top
 
 
-def picture(label, i, grey=False):
-    return flat(20 * i, SIZE, "JPEG") if grey else flat((80 * label, 20 * i, 0), SIZE, "JPEG")
+def picture(label, i, gray=False):
+    return flat(20 * i, SIZE, "JPEG") if gray else flat((80 * label, 20 * i, 0), SIZE, "JPEG")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_images_and_labels_stay_together(tmp_path, place):
         label, i = split.index // 6, split.index % 6
         assert torch.equal(split.y, label)
         assert near(split.x[:, 1], (20.0 * i)[:, None, None])
-        red = torch.where(i == 5, 100.0, 80.0 * label)  # the last is grey: its channels are equal
+        red = torch.where(i == 5, 100.0, 80.0 * label)  # the last image is gray: its channels are equal
         assert near(split.x[:, 0], red[:, None, None])
     assert data.test.y.tolist() == [0, 1, 2] * 4
     assert near(data.test.x[:, 0], (80.0 * data.test.y)[:, None, None])
@@ -75,7 +75,7 @@ def test_the_test_set_does_not_depend_on_the_seed(top):
     assert one.valid.index.tolist() != two.valid.index.tolist()
 
 
-def test_a_part_of_the_classes(top):
+def test_a_subset_of_the_classes(top):
     for file in (top / "train" / WNIDS[0] / "images").iterdir():
         file.unlink()
     (top / "train" / WNIDS[0] / "images").rmdir()
@@ -85,25 +85,25 @@ def test_a_part_of_the_classes(top):
     assert whole.classes == ("reel", "n01443537")
     assert whole.test.y.tolist() == [0, 1] * 4
     assert near(whole.test.x[:, 0], (80.0 * (whole.test.y + 1))[:, None, None])
-    for i in range(0, 12, 3):  # its test images may be gone as well
+    for i in range(0, 12, 3):  # its test images may be missing as well
         (top / "val" / "images" / f"val_{i}.JPEG").unlink()
     assert load(top).digest == whole.digest
 
 
-def test_all_grey_images_still_have_three_channels(top):
+def test_grayscale_images_are_converted_to_rgb(top):
     for path in top.rglob("*.JPEG"):
         path.write_bytes(flat(90, SIZE, "JPEG"))
     assert load(top).shape == (3, 64, 64)
 
 
-def test_words_that_two_classes_share_are_not_names(top):
+def test_classes_that_share_a_word_are_named_by_wnid(top):
     (top / "words.txt").write_text("n02124075\tcrane\nn04067472\tcrane, bird\nn01443537\tgoldfish\n")
     assert load(top).classes == ("n02124075", "n04067472", "goldfish")
     (top / "words.txt").unlink()
     assert load(top).classes == tuple(WNIDS)
 
 
-def test_verify_insists_on_the_published_counts(top, monkeypatch):
+def test_verify_requires_the_published_counts(top, monkeypatch):
     with pytest.raises(
         ValueError, match=r"class n02124075 of .* has 6 training images where 500 are published.*verify ="
     ):
@@ -136,7 +136,7 @@ def truncate(top):
 
 
 IMAGES = Path("train") / WNIDS[0] / "images"
-HOSTILE = {
+MALICIOUS = {
     "bomb": (lambda top: (top / IMAGES / "x.JPEG").write_bytes(bomb(60000, 60000)), "decompression bomb"),
     "another size": (lambda top: (top / IMAGES / "x.JPEG").write_bytes(flat(9, (65, 64))), "has 65x64 pixels"),
     "truncated": (truncate, r"_2\.JPEG cannot be read"),
@@ -181,16 +181,16 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_is_refused_in_one_sentence(top, name):
-    spoil, message = HOSTILE[name]
-    spoil(top)
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_malicious_folders_are_refused_in_one_sentence(top, name):
+    damage, message = MALICIOUS[name]
+    damage(top)
     with pytest.raises(ValueError, match=message) as refusal:
         load(top)
     assert "\n" not in str(refusal.value)
 
 
-def test_hidden_files_and_links_inside_are_no_matter(top):
+def test_hidden_files_and_internal_links_are_accepted(top):
     (top / IMAGES / ".DS_Store").write_bytes(b"litter")
     inside = top / IMAGES / f"{WNIDS[0]}_9.JPEG"
     inside.symlink_to(top / IMAGES / f"{WNIDS[0]}_0.JPEG")
@@ -198,23 +198,23 @@ def test_hidden_files_and_links_inside_are_no_matter(top):
 
 
 @pytest.mark.parametrize("gone", ["wnids.txt", "val/val_annotations.txt"])
-def test_missing_files_are_named_with_where_and_how(top, monkeypatch, gone):
+def test_missing_files_are_named_with_the_searched_folders_and_instructions(top, monkeypatch, gone):
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     (top / gone).unlink()
     with pytest.raises(FileNotFoundError) as refusal:
         tiny_imagenet.load(top.parent, valid=3, seed=0)
-    said = str(refusal.value)
-    assert "wnids.txt, train, val/images, val/val_annotations.txt" in said
-    assert f"looked in {top}" in said
-    assert "unzip tiny-imagenet-200.zip" in said
-    assert "--data-dir DIR" in said
+    message = str(refusal.value)
+    assert "wnids.txt, train, val/images, val/val_annotations.txt" in message
+    assert f"looked in {top}" in message
+    assert "unzip tiny-imagenet-200.zip" in message
+    assert "--data-dir DIR" in message
     with pytest.raises(FileNotFoundError, match="no folder was named"):
         tiny_imagenet.load(None, valid=3, seed=0)
 
 
-def test_a_long_list_of_classes_is_read_quickly(top):
+def test_reading_a_long_list_of_classes_takes_linear_time(top):
     with (top / "wnids.txt").open("a") as file:
         file.writelines(f"n{number:08}\n" for number in range(10**7, 10**7 + 60_000))
     started = time.perf_counter()
     assert len(load(top).classes) == len(WNIDS)
-    assert time.perf_counter() - started < 15  # a minute, if the time grows with the square
+    assert time.perf_counter() - started < 15  # quadratic time would take a minute

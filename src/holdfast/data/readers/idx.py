@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its kin: a magic number, the dimensions as big-endian uint32, then the bytes."""
+"""The idx format of MNIST and similar sets: a magic number, the dimensions as big-endian uint32, then the bytes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from holdfast.data.split import DataSet, Split, checked, split_train
 
 _UBYTE = 8
 _LARGEST = 1 << 30  # bytes; MNIST's images are 47 MB, and a few MB of gzip can unpack to many GB
-_SAMPLES = 1 << 24  # what is kept of each sample beside its bytes adds up too
-_PIECE = 1 << 20
+_SAMPLES = 1 << 24  # each sample takes memory beside its bytes
+_CHUNK = 1 << 20
 
 
 def read(path: Path, rank: int, published: str | None = None) -> Tensor:
-    """The bytes of one idx file, gzipped or plain, as uint8 of the shape its header gives.
+    """Read an idx file, gzipped or plain, as uint8 of the shape given in its header.
 
-    ``published`` is the SHA-256 of the unpacked file, so that a plain copy and any gzip of it are equally good.
+    ``published`` is the expected SHA-256 of the decompressed file, if it should be verified.
     """
     try:
         with path.open("rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"  # by content: browsers unpack and keep the name
+            packed = plain.read(2) == b"\x1f\x8b"  # by content: browsers decompress files and keep the name
         with gzip.open(path) if packed else path.open("rb") as stream:
             return _parse(stream, path, rank, published)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -51,7 +51,7 @@ def _parse(stream: BufferedIOBase, path: Path, rank: int, published: str | None)
         raise ValueError(f"{path} promises {prod(shape)} bytes but at most {_LARGEST} are read; give a smaller set")
     if shape[0] > _SAMPLES:
         raise ValueError(f"{path} promises {shape[0]} samples but at most {_SAMPLES} are read; give a smaller set")
-    body = _up_to(stream, prod(shape) + 1)  # one more: reaching the end is what checks the gzip sum
+    body = _read_up_to(stream, prod(shape) + 1)  # one more byte: gzip verifies its checksum at the end of the file
     if len(body) != prod(shape):
         given = "more" if len(body) > prod(shape) else f"only {len(body)}"
         raise ValueError(f"{path} promises {prod(shape)} bytes of data but holds {given}; download it again")
@@ -60,11 +60,11 @@ def _parse(stream: BufferedIOBase, path: Path, rank: int, published: str | None)
     return torch.frombuffer(body, dtype=torch.uint8).reshape(shape) if body else torch.empty(shape, dtype=torch.uint8)
 
 
-def _up_to(stream: BufferedIOBase, most: int) -> bytearray:
-    """At most so many bytes, in pieces: reading them at once would reserve memory for what is only promised."""
+def _read_up_to(stream: BufferedIOBase, most: int) -> bytearray:
+    """Read at most ``most`` bytes in chunks, because one read would allocate the size that a header merely claims."""
     body = bytearray()
-    while len(body) < most and (piece := stream.read(min(_PIECE, most - len(body)))):
-        body += piece
+    while len(body) < most and (chunk := stream.read(min(_CHUNK, most - len(body)))):
+        body += chunk
     return body
 
 
@@ -79,14 +79,14 @@ def load_four(
     seed: int,
     verify: bool,
 ) -> DataSet:
-    """A data set of images and labels in the four idx files that MNIST introduced."""
+    """Load a data set from the four idx files of the MNIST format."""
     paths = find(name, published, folder, get=get)
 
-    def part(prefix: str, called: str) -> Split:
+    def part(prefix: str, description: str) -> Split:
         images, labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
         x = read(paths[images], 3, published[images] if verify else None)
         y = read(paths[labels], 1, published[labels] if verify else None)
-        return checked(x[:, None], y, classes=len(classes), part=f"{name} {called}")
+        return checked(x[:, None], y, classes=len(classes), part=f"{name} {description}")
 
-    train, held = split_train(part("train", "train"), valid, seed)
-    return DataSet(name, train, held, part("t10k", "test"), classes)
+    train, validation = split_train(part("train", "train"), valid, seed)
+    return DataSet(name, train, validation, part("t10k", "test"), classes)

@@ -1,8 +1,8 @@
-"""Pickled batches read without unpickling: a stack machine for lists, dicts, strings, numbers and uint8 arrays.
+"""Safe reading of pickled batches: a stack machine for lists, dicts, strings, numbers and uint8 arrays.
 
-An unpickler calls whatever a file names. This one calls nothing: the names of numpy's array constructors are
-understood, every other name is refused, and arrays are made here from the bytes that the file holds, each once. Nothing
-is sized by a number in the file, so memory stays near the size of the file.
+pickle.load calls any function that a file names. This reader calls none of them: it interprets the names of numpy's
+array constructors, refuses every other name, and creates arrays itself from the bytes in the file. No allocation is
+sized by a number in the file, so memory is proportional to the size of the file.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _MARK = object()
 
 
 class _Name(str):
-    """A name the file gives; nothing is looked up under it."""
+    """A global name in the file, which is never looked up."""
 
     __slots__ = ()
 
 
 class _UInt8:
-    """The only type of number an array may have."""
+    """The data type uint8, the only one that is allowed."""
 
 
 class _Array:
-    """An array, empty until its bytes are read."""
+    """An array whose values may be set later by a BUILD instruction."""
 
     def __init__(self, values: Bytes | None = None) -> None:
         self.values = values
 
 
 def read(data: bytes, path: Path) -> dict[str, Any]:
-    """The dict that ``data``, the content of ``path``, was pickled from; arrays come as read-only numpy arrays."""
+    """Read a pickled dict from ``data``, the content of ``path``; arrays are returned as read-only numpy arrays."""
     try:
         found = _run(data)
         if not isinstance(found, dict):
             raise ValueError(f"it holds a {type(found).__name__}, not a dict")
-    except Exception as error:  # a hostile file can raise nearly anything inside pickletools
+    except Exception as error:  # a malicious file can raise nearly any exception in pickletools
         reason = str(error).partition("\n")[0][:200]
         raise ValueError(f"{path} cannot be read as a plain batch ({reason}); give the published file") from error
     return {_text(key): value.values if isinstance(value, _Array) else value for key, value in found.items()}
@@ -67,7 +67,7 @@ def _run(data: bytes) -> object:
             raise ValueError(f"it has more than {_INSTRUCTIONS} instructions")
         machine.step(instruction.name, argument)
     if len(machine.stack) != 1:
-        raise ValueError("it ends before it is whole")
+        raise ValueError("it ends too early")
     return machine.stack[0]
 
 
@@ -75,10 +75,10 @@ class _Machine:
     def __init__(self, size: int) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self.left = size  # bytes that arrays may still hold; a text used by many would be a copy in each
+        self.left = size  # bytes that arrays may still take: many arrays could copy the same string
 
     def step(self, name: str, argument: Any) -> None:
-        """Carry out one instruction."""
+        """Execute one instruction."""
         if name in _LITERALS:
             self.stack.append(argument)
         elif name in _CONSTANTS:
@@ -107,12 +107,12 @@ class _Machine:
             case "BINGET" | "LONG_BINGET":
                 self.stack.append(self.memo[argument])
             case "GLOBAL":
-                self.stack.append(_known(argument))
+                self.stack.append(_check_name(argument))
             case "STACK_GLOBAL":
-                self.stack.append(_known(" ".join(map(_text, self._pop(2)))))
+                self.stack.append(_check_name(" ".join(map(_text, self._pop(2)))))
             case "REDUCE":
-                self._count(made := _made(*self._pop(2)))
-                self.stack.append(made)
+                self._count(value := _construct(*self._pop(2)))
+                self.stack.append(value)
             case "BUILD":
                 _fill(self.stack[-2], self._pop(1)[0])
                 self._count(self.stack[-1])
@@ -126,16 +126,16 @@ class _Machine:
         if self.left < 0:
             raise ValueError("its arrays hold more bytes than the file")
 
-    def _pop(self, many: int) -> list[Any]:
-        if len(self.stack) < many:
-            raise ValueError("it takes more than it gave")
-        first = len(self.stack) - many
+    def _pop(self, count: int) -> list[Any]:
+        if len(self.stack) < count:
+            raise ValueError("its stack has too few values")
+        first = len(self.stack) - count
         taken, self.stack[first:] = self.stack[first:], []
         return taken
 
     def _pop_to_mark(self) -> list[Any]:
-        many = next((many for many, value in enumerate(reversed(self.stack)) if value is _MARK), len(self.stack))
-        return self._pop(many + 1)[1:]
+        count = next((depth for depth, value in enumerate(reversed(self.stack)) if value is _MARK), len(self.stack))
+        return self._pop(count + 1)[1:]
 
     def _append(self, values: list[Any]) -> None:
         if type(self.stack[-1]) is not list:
@@ -149,14 +149,14 @@ class _Machine:
         self.stack[-1].update(zip(keys, pairs[1::2], strict=True))
 
 
-def _known(name: str) -> _Name:
+def _check_name(name: str) -> _Name:
     if name not in _NAMES:
         raise ValueError(f"it asks for {name.replace(' ', '.', 1)[:80]!r}, but only plain numpy arrays are read")
     return _Name(name)
 
 
-def _made(function: Any, arguments: Any) -> _Array | _UInt8:
-    """What numpy's constructor of this name would make of the arguments, if it is an array of bytes."""
+def _construct(function: Any, arguments: Any) -> _Array | _UInt8:
+    """Return what the numpy constructor with this name would create; raise ValueError unless that is a uint8 array."""
     if not isinstance(function, _Name) or not isinstance(arguments, tuple) or not arguments:
         raise ValueError("it calls what is not a constructor of arrays")
     if function in _RECONSTRUCT and arguments[0] == _NDARRAY:
@@ -173,7 +173,7 @@ def _fill(subject: Any, state: Any) -> None:
     if isinstance(subject, _Array) and subject.values is None:
         shape, kind, fortran, raw = state[-4:]
         subject.values = _values(shape, kind, fortran, raw)
-    elif not isinstance(subject, _UInt8):  # the state of a type is its byte order: bytes have none
+    elif not isinstance(subject, _UInt8):  # the state of a data type is its byte order, which uint8 does not have
         raise ValueError("it changes the state of what is not an array")
 
 

@@ -1,4 +1,4 @@
-"""LIBSVM text as tables: one 'label index:value ...' a line, and the scaling of its features to [0, 1]."""
+"""The LIBSVM text format, one 'label index:value ...' per line, and the scaling of features to [0, 1]."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?"
 _LABEL = re.compile(rb"[+-]?\d{1,15}(?:\.0*)?")
 _PAIR = re.compile(rb"\d{1,9}:" + _NUMBER)
 _LINE = re.compile(_LABEL.pattern + rb"(?:[ \t]+" + _PAIR.pattern + rb")*")
-_VALUES = 1 << 27  # of one part, after absent values are filled in with zeros; 1 GiB
-_LARGEST = 1 << 31  # bytes of text
-_LINE_BYTES, _LINES = 1 << 24, 1 << 24  # parsed, a line takes ten times its bytes; kept, a short one does
+_VALUES = 1 << 27  # per file, with absent values filled in as zeros: 1 GiB
+_LARGEST = 1 << 31  # bytes per file
+_LINE_BYTES, _LINES = 1 << 24, 1 << 24  # a line takes ten times its size while it is parsed
 
 
 def _floats() -> array[float]:
@@ -32,8 +32,11 @@ def _whole() -> array[int]:
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """What one file holds: the labels, the indices from 0 and values of all lines one after another, where each line
-    ends among them, and the numbers of the lines. Flat: an object for each line would take ten times the memory."""
+    """The content of a file as flat arrays, which take a tenth of the memory of one object per line.
+
+    ``index`` (from 0) and ``values`` are those of all lines concatenated, ``ends`` is the end of each line in them, and
+    ``lines`` are the line numbers.
+    """
 
     path: Path
     labels: array[float] = field(default_factory=_floats)
@@ -44,16 +47,16 @@ class Text:
 
     @property
     def y(self) -> Array:
-        """The labels."""
+        """The labels as an array."""
         return np.array(self.labels)
 
     @property
     def width(self) -> int:
-        """The largest index."""
+        """The number of features: the largest index."""
         return max(self.index, default=-1) + 1
 
     def dense(self, width: int) -> Array:
-        """The values as a table, zeros where none is given."""
+        """Return the values as a dense (lines, width) array."""
         if not 0 < len(self.lines) * width <= _VALUES:
             raise ValueError(
                 f"{self.path} has {len(self.lines)} lines and {width} features but 1 to {_VALUES} values are held in "
@@ -65,7 +68,7 @@ class Text:
         return table
 
     def encoded(self, classes: Array) -> Labels:
-        """The position of each label among the classes."""
+        """Return the position of each label in the sorted classes."""
         known = set(classes.tolist())
         for label, line in zip(self.labels, self.lines, strict=True):
             if label not in known:
@@ -74,20 +77,20 @@ class Text:
 
 
 def read(path: Path) -> Text:
-    """What a file holds; a line that is not LIBSVM text is refused with its number."""
+    """Read a file; raise ValueError with the line number if a line is not in the LIBSVM format."""
     if path.stat().st_size > _LARGEST:
         raise ValueError(f"{path} has {path.stat().st_size} bytes but at most {_LARGEST} are read; give a smaller set")
-    held = Text(path)
+    content = Text(path)
     for number, line in _lines(path):
         text = line.partition(b"#")[0].strip()
         if text:
             numbers = _numbers(text, f"line {number} of {path}")
-            held.labels.append(numbers[0])
-            held.index.extend((numbers[1::2] - 1).astype(np.int64).tolist())
-            held.values.extend(numbers[2::2].tolist())
-            held.ends.append(len(held.values))
-            held.lines.append(number)
-    return held
+            content.labels.append(numbers[0])
+            content.index.extend((numbers[1::2] - 1).astype(np.int64).tolist())
+            content.values.extend(numbers[2::2].tolist())
+            content.ends.append(len(content.values))
+            content.lines.append(number)
+    return content
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -103,7 +106,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _numbers(text: bytes, where: str) -> Array:
-    """The label, then index and value in turn."""
+    """Return the label followed by alternating indices and values."""
     if not _LINE.fullmatch(text):
         raise ValueError(f"{where} {_malformed(text)}")
     numbers = np.array(text.replace(b":", b" ").split(), dtype=np.float64)
@@ -134,7 +137,7 @@ def _shown(token: bytes) -> str:
 
 
 def scaled(train: Array, *parts: Array, path: Path) -> list[Array]:
-    """The parts, scaled as makes each feature of ``train`` span [0, 1]; one that is constant there becomes 0 there."""
+    """Scale the parts by the minimum and maximum of each feature in ``train``; constant features become 0 there."""
     low, high = train.min(axis=0), train.max(axis=0)
     with np.errstate(over="ignore"):
         span = np.where(high > low, high - low, 1)

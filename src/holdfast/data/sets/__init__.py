@@ -1,1 +1,1 @@
-"""Data sets that recipes can name, one per file; the file name is the recipe name."""
+"""Data sets, one per file; the file name is the recipe name."""

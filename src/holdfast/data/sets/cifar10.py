@@ -1,4 +1,4 @@
-"""CIFAR-10: 50000 and 10000 colour photographs of 32x32 pixels in 10 classes (Krizhevsky 2009)."""
+"""CIFAR-10: 50000 and 10000 color photographs of 32x32 pixels in 10 classes (Krizhevsky 2009)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _LARGEST = 1 << 26  # bytes of one batch; the published ones have 31 MB
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """CIFAR-10 from its six binary or python batches; other files are refused unless ``verify`` is off.
+    """Load CIFAR-10 from its six binary or Python batches; ``verify`` checks that they are the published files.
 
-    Python batches are pickles: they are read without unpickling, so nothing in them can run.
+    Python batches are pickles; they are parsed without executing anything in them.
     """
     batches = [_batch(path, verify) for path in _paths(folder)]
     train = torch.cat([x for x, _ in batches[:-1]]), torch.cat([y for _, y in batches[:-1]])
@@ -80,10 +80,10 @@ def _binary(data: bytes, path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _python(data: bytes, path: Path) -> tuple[Tensor, Tensor]:
-    held = pickled.read(data, path)
-    pixels, labels = held.get("data"), held.get("labels")
+    batch = pickled.read(data, path)
+    pixels, labels = batch.get("data"), batch.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != (_PIXELS,) or not isinstance(labels, list):
-        has = ", ".join(held)[:80] or "nothing"
+        has = ", ".join(batch)[:80] or "nothing"
         raise ValueError(
             f"{path} needs an array 'data' of (n, {_PIXELS}) bytes and a list 'labels' but holds {has}; give the "
             "published file"
@@ -96,4 +96,4 @@ def _python(data: bytes, path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _images(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    return torch.from_numpy(pixels.reshape(-1, 3, 32, 32, order="C").copy())  # torch wants memory it may write to
+    return torch.from_numpy(pixels.reshape(-1, 3, 32, 32, order="C").copy())  # torch needs writable memory

@@ -21,7 +21,7 @@ _GET = "torchvision.datasets.FashionMNIST(DIR, download=True) leaves Zalando's f
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """Fashion-MNIST from its four idx files; others than the published ones are refused unless ``verify`` is off."""
+    """Load Fashion-MNIST from its four idx files; ``verify`` checks that they are the published files."""
     return load_four(
         "fashion-mnist",
         folder,

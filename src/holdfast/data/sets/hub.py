@@ -1,4 +1,4 @@
-"""Hugging Face data sets of images by name and commit: hub:NAME@REVISION, with the extra 'hub'."""
+"""Image data sets of the Hugging Face hub by name and commit, hub:NAME@REVISION; needs the extra 'hub'."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from holdfast.data.split import DataSet, data_set
 TAKES = "NAME@REVISION"
 
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@([0-9a-f]{40})", re.ASCII)
-_SAFE = 4  # the release of datasets that no longer runs scripts
+_SAFE = 4  # the first release of datasets that does not run scripts
 _IMAGE, _LABEL = ("image", "img"), ("label", "labels", "fine_label")
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """The parts train and test of the data set that ``folder`` names as OWNER/NAME@COMMIT; cached by ``datasets``.
+    """Load the data set that ``folder`` names as OWNER/NAME@COMMIT; the package ``datasets`` caches it.
 
-    The commit is all 40 digits, as branches and tags move; it is also the checksum, so ``verify`` is moot. A part
-    'validation' is the validation part, or the test set where there is none. Images are decoded here, not by
-    ``datasets``, so those of another format than JPEG, PNG, BMP or PPM are refused.
+    The commit has all 40 digits, because branches and tags can move. It also serves as the checksum, so ``verify`` is
+    unused. A split 'validation' is used for validation, or as the test set if there is no 'test'. Images are decoded by
+    holdfast, which accepts JPEG, PNG, BMP and PPM.
     """
     given = folder.as_posix() if folder else ""
     pinned = _PINNED.fullmatch(given)
@@ -37,7 +37,7 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     library = _library(given)
     try:
         parts = library.load_dataset(name, revision=revision)
-    except Exception as error:  # the network, the hub and the reader of every format have errors of their own
+    except Exception as error:  # the network, the hub and every file format raise different exceptions
         reason = " ".join(str(error).split())[:200]
         raise FileNotFoundError(
             f"hub:{given} could not be had ({reason}); check the name, the commit and the network, or run once where "
@@ -87,11 +87,11 @@ def _column(name: str, rows: Any, known: tuple[str, ...]) -> str:
 def _pictures(name: str, rows: Any, image: str, library: ModuleType) -> list[Picture]:
     try:
         encoded = list(rows.cast_column(image, library.Image(decode=False))[image])
-    except Exception as error:  # a column of numbers, say; the errors are those of the package
+    except Exception as error:  # for example a column of numbers; the package raises various exceptions
         raise ValueError(f"{name} has a column {image!r} that does not hold images; choose another data set") from error
     found = [one.get("bytes") if isinstance(one, dict) else None for one in encoded]
     pictures = [Picture(f"image {i} of {name}", one) for i, one in enumerate(found) if isinstance(one, bytes) and one]
-    if len(pictures) < len(encoded):  # a path may lead anywhere, so it is not followed
+    if len(pictures) < len(encoded):  # paths are not followed, because they may lead anywhere
         raise ValueError(
             f"{name} has {len(encoded) - len(pictures)} images that are not stored inside it; name the commit of its "
             "conversion to Parquet, or download it and use image-folder:PATH"

@@ -15,25 +15,25 @@ TAKES = "PATH"
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """The JPEG, PNG, BMP and PPM images under ``folder``, all of one size, labelled by the sorted names of the classes.
+    """Load the JPEG, PNG, BMP and PPM images under ``folder``, all of one size; names of folders are the classes.
 
-    With both test and val, val is the validation part; with val alone it is the test set. Hidden files and what file
-    managers leave behind are passed over, anything else that is not such an image is refused: a sample that silently
-    drops out would change the result. Nothing is published, so ``verify`` is moot.
+    If there are both test and val, val is the validation set; val alone is the test set. Hidden files and those created
+    by file managers are ignored. Any other file that is not such an image is an error, because silently skipping a
+    sample would change results. ``verify`` is unused.
     """
     parts = _parts(folder)
     top = parts["train"].parent
     labels = _labels(parts["train"], top)
-    found = {part: _labelled(place, top, labels) for part, place in parts.items()}
+    found = {part: _labeled(place, top, labels) for part, place in parts.items()}
     pixels = decode_parts({part: of_files([path for path, _ in pairs]) for part, pairs in found.items()})
     filled = {part: (pixels[part], torch.tensor([label for _, label in pairs])) for part, pairs in found.items()}
     return data_set(f"image-folder:{top.name}", filled, list(labels), valid=valid, seed=seed)
 
 
 def load_test(folder: Path | None, *, samples: int | None = None, size: tuple[int, int] | None = None) -> EvaluationSet:
-    """The images of PATH/test (or PATH/val), or of PATH itself if it is a plain folder of classes.
+    """Load the images of PATH/test (or PATH/val), or of PATH itself if it contains the folders of the classes.
 
-    Classes are those of PATH/train where there is one. Only the ``samples`` that are asked for are decoded.
+    The classes are those of PATH/train if there is one. Only ``samples`` images are decoded.
     """
     if folder is None or not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; name a folder of images as image-folder:PATH")
@@ -42,7 +42,7 @@ def load_test(folder: Path | None, *, samples: int | None = None, size: tuple[in
         raise FileNotFoundError(f"{folder} holds train but neither test nor val; add the images to evaluate on")
     place = here.get("test") or here.get("val") or folder
     labels = _labels(here.get("train", place), folder)
-    pairs = _labelled(place, folder, labels)
+    pairs = _labeled(place, folder, labels)
     which = spread(len(pairs), samples)
     paths, y = zip(*(pairs[i] for i in which.tolist()), strict=True)
     x = decode_parts({"test": of_files(paths)}, size)["test"]
@@ -67,7 +67,7 @@ def _labels(place: Path, top: Path) -> dict[str, int]:
     return {path.name: label for label, path in enumerate(listed(place, top))}
 
 
-def _labelled(place: Path, top: Path, labels: Mapping[str, int]) -> list[tuple[Path, int]]:
+def _labeled(place: Path, top: Path, labels: Mapping[str, int]) -> list[tuple[Path, int]]:
     pairs = []
     for path in listed(place, top):
         if not path.is_dir():

@@ -9,5 +9,5 @@ from holdfast.data.split import DataSet
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """Letter from LIBSVM text; test samples may leave [0, 1]. No checksum is published, so ``verify`` is moot."""
+    """Load Letter from LIBSVM text; test samples may exceed [0, 1]. ``verify`` is unused."""
     return load_tabular("letter", folder, valid=valid, seed=seed)

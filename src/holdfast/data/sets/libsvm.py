@@ -1,4 +1,4 @@
-"""LIBSVM text: PATH for training and PATH.t for test, one 'label index:value ...' a line (Chang and Lin 2011)."""
+"""LIBSVM text: PATH for training and PATH.t for test, one 'label index:value ...' per line (Chang and Lin 2011)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ TAKES = "PATH"
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """The two files at ``folder``, scaled so that each feature spans [0, 1] on the training file.
+    """Load two files, with each feature scaled to [0, 1] by its range in the training file.
 
-    Labels are numbered in ascending order. Where a test value lies beyond the training range it is clipped to [0, 1]:
-    threats and models here live in that box, while the code of ARML (Wang et al. 2021) leaves such values outside.
-    The scaling sees the validation samples, as they come from the same file. Nothing is published as a checksum, so
-    ``verify`` is moot.
+    Labels are numbered in ascending order. Test values outside the training range are clipped to [0, 1], the box of
+    threat models; the code of ARML (Wang et al. 2020) does not clip them. Validation samples come from the training
+    file and are included in the ranges. ``verify`` is unused.
     """
     train_path, test_path = _paths(folder)
     train, test = read(train_path), read(test_path)

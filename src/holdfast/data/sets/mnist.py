@@ -18,7 +18,7 @@ _GET = "torchvision.datasets.MNIST(DIR, download=True) leaves LeCun's four files
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """MNIST from its four idx files; files other than the published ones are refused unless ``verify`` is off."""
+    """Load MNIST from its four idx files; ``verify`` checks that they are the published files."""
     return load_four(
         "mnist",
         folder,

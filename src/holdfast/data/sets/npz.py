@@ -1,4 +1,4 @@
-"""Your own arrays: x_train, y_train, x_test, y_test and, if you like, x_valid, y_valid in one .npz file."""
+"""Your own arrays: x_train, y_train, x_test, y_test and optionally x_valid, y_valid in one .npz file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ TAKES = "PATH"
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 _TRAIN, _TEST, _VALID = ("x_train", "y_train"), ("x_test", "y_test"), ("x_valid", "y_valid")
-_BYTES = 1 << 33  # of all arrays: they are held in memory, and a few MB of zip can promise far more
+_BYTES = 1 << 33  # of all arrays, which are held in memory: a small zip file can decompress to far more
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """The arrays of the .npz file at ``folder``; x is (n, channels, height, width) or (n, features).
+    """Load the arrays of the .npz file at ``folder``; x is (n, channels, height, width) or (n, features).
 
-    A validation part in the file is used as it is, else ``valid`` is held out of train. Nothing is published, so
-    ``verify`` is moot.
+    Without x_valid and y_valid, ``valid`` training samples are arrays out for validation. ``verify`` is unused.
     """
-    path = _there(folder)
+    path = _existing(folder)
     arrays = _read(path, (*_TRAIN, *_TEST), _VALID)
     classes = _classes(arrays["y_train"])
     parts = {
@@ -37,42 +36,42 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
 
 
 def load_test(folder: Path | None, *, samples: int | None = None) -> EvaluationSet:
-    """The arrays x_test and y_test of the .npz file at ``folder``; classes are known where it holds y_train too."""
-    path = _there(folder)
+    """Load x_test and y_test of the .npz file at ``folder``; the classes are known only if it also has y_train."""
+    path = _existing(folder)
     arrays = _read(path, _TEST, ("y_train",))
     known = _classes(arrays["y_train"]) if "y_train" in arrays else None
     x, y = arrays["x_test"], arrays["y_test"]
-    most = 1 << 62 if known is None else len(known)  # whoever has the model knows how many classes there are
+    most = 1 << 62 if known is None else len(known)  # the number of classes is known from the model
     split = checked(x, y, classes=most, part=f"npz:{path.name} test")
     return EvaluationSet(f"npz:{path.name}", split.spread(samples), known)
 
 
 def _classes(y: Tensor) -> tuple[str, ...]:
-    return tuple(map(str, range(len(torch.unique(y)))))  # so a gap in the labels is a label out of range
+    return tuple(map(str, range(len(torch.unique(y)))))  # a gap in the labels makes the largest label out of range
 
 
-def _there(folder: Path | None) -> Path:
+def _existing(folder: Path | None) -> Path:
     if folder is None or not folder.is_file():
         raise FileNotFoundError(f"there is no .npz file at {folder}; name one as npz:PATH")
     return folder
 
 
-def _read(path: Path, needed: Sequence[str], beside: Sequence[str]) -> dict[str, Tensor]:
-    """The arrays that are needed, and all of ``beside`` or none of them."""
+def _read(path: Path, needed: Sequence[str], optional: Sequence[str]) -> dict[str, Tensor]:
+    """Read the needed arrays, and either all or none of the optional ones."""
     try:
-        held = _arrays(path, (*needed, *beside))
-    except Exception as error:  # a hostile file can raise nearly anything inside numpy and zipfile
+        arrays = _arrays(path, (*needed, *optional))
+    except Exception as error:  # a malicious file can raise nearly any exception in numpy and zipfile
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read as plain arrays ({reason}); save it with numpy.savez") from error
-    missing = [name for name in (*needed, *(beside if set(beside) & set(held) else ())) if name not in held]
+    missing = [name for name in (*needed, *(optional if set(optional) & set(arrays) else ())) if name not in arrays]
     if missing:
-        has = ", ".join(held) or "none that are known"
+        has = ", ".join(arrays) or "none that are known"
         raise ValueError(f"{path} lacks {', '.join(missing)} and has {has}; save all of them with numpy.savez")
-    return {name: _tensor(path, name, array) for name, array in held.items()}
+    return {name: _tensor(path, name, array) for name, array in arrays.items()}
 
 
 def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, _Array]:
-    with path.open("rb") as stream:  # opened here: numpy leaves a damaged file open
+    with path.open("rb") as stream:  # opened here, because numpy does not close damaged files
         if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("it holds a single array without a name")
         with zipfile.ZipFile(stream) as archive:
@@ -88,7 +87,7 @@ def _name(member: zipfile.ZipInfo) -> str:
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:
-    """One array; what its header promises is held against the archive before memory is reserved for it."""
+    """Read one array; its header must agree with the size in the archive before memory is allocated."""
     formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with archive.open(member) as stream:
         shape, _, kind = formats[np.lib.format.read_magic(stream)](stream)

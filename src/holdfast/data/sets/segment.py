@@ -9,8 +9,8 @@ from holdfast.data.split import DataSet
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """Segment from LIBSVM text, which has no test part: a fifth of each class is set aside, whatever the seed.
+    """Load Segment from LIBSVM text. There is no test file: a fixed fifth of each class is the test set.
 
-    Test samples may leave [0, 1]. No checksum is published, so ``verify`` is moot.
+    Test samples may exceed [0, 1]. ``verify`` is unused.
     """
     return load_tabular("segment", folder, test=False, valid=valid, seed=seed)

@@ -21,17 +21,17 @@ _GET = (
     f"then unzip {_NAME}.zip -d DIR"
 )
 _WNID = re.compile(r"n\d{8}")
-_TEXT = 1 << 25  # bytes; words.txt, the longest, has 3 MB
+_TEXT = 1 << 25  # bytes; the longest file, words.txt, has 3 MB
 _COUNTS = {"training": 500, "test": 50}
 
-_Labelled = list[tuple[Path, int]]
+_Labeled = list[tuple[Path, int]]
 
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
-    """Tiny-ImageNet from its published folders; the folder val is the test set, validation is held out of train.
+    """Load Tiny-ImageNet from its published folders; the folder val is the test set.
 
-    Classes of wnids.txt without a folder under train are left out, of the test set too. ``verify`` insists on 500
-    training and 50 test images of every class that is there. Grey images become RGB.
+    Classes of wnids.txt without a folder under train are left out, also of the test set. ``verify`` requires 500
+    training and 50 test images of every other class. Grayscale images are converted to RGB.
     """
     top = find_folder(_FOLDERS, _ENTRIES, folder)
     if top is None:
@@ -58,23 +58,23 @@ def _present(top: Path) -> list[str]:
 
 
 def _wnids(top: Path) -> list[str]:
-    known: dict[str, None] = {}  # in order, and found at once: a long file must not take the square of its length
+    known: dict[str, None] = {}  # a dict keeps the order and is searched in constant time, for very long files
     for where, line in _lines(top / "wnids.txt"):
-        if not _WNID.fullmatch(line) or line in known:  # so it cannot name another folder
+        if not _WNID.fullmatch(line) or line in known:  # cannot be a path to another folder
             raise ValueError(f"{where} has {line[:80]!r} where a class such as n02124075, once, is allowed")
         known[line] = None
     return list(known)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line with what to call it; a class or file named by it has not been checked."""
+    """Yield the description and text of each non-empty line, which are untrusted."""
     text = content(path, _TEXT).decode("utf-8", errors="replace")
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"line {number} of {path}", line.strip()
 
 
-def _train(top: Path, labels: Mapping[str, int]) -> _Labelled:
+def _train(top: Path, labels: Mapping[str, int]) -> _Labeled:
     found = []
     for wnid, label in labels.items():
         images = top / "train" / wnid / "images"
@@ -84,23 +84,23 @@ def _train(top: Path, labels: Mapping[str, int]) -> _Labelled:
     return found
 
 
-def _test(top: Path, labels: Mapping[str, int]) -> _Labelled:
-    """The images of the classes that are there, in the order of val_annotations.txt."""
+def _test(top: Path, labels: Mapping[str, int]) -> _Labeled:
+    """Return the images of the present classes in the order of val_annotations.txt."""
     images = {path.name: path for path in plain_files(top / "val" / "images", top)}
-    known, said = set(_wnids(top)), dict[str, str]()
+    known, annotated = set(_wnids(top)), dict[str, str]()
     for where, line in _lines(top / "val" / "val_annotations.txt"):
         file, wnid = [*line.split("\t"), ""][:2]
-        if wnid not in known or file in said:
+        if wnid not in known or file in annotated:
             raise ValueError(f"{where} has {line[:80]!r} where a new image and a class of wnids.txt are allowed")
-        if wnid in labels and file not in images:  # found by name among what is there: a path cannot lead elsewhere
+        if wnid in labels and file not in images:  # looked up by name, so that a path cannot lead elsewhere
             raise ValueError(f"{where} names {file[:80]!r}, which is not in {top / 'val' / 'images'}")
-        said[file] = wnid
-    if unsaid := sorted(images.keys() - said.keys()):
-        raise ValueError(f"{images[unsaid[0]]} has no line in val_annotations.txt; unpack {_NAME}.zip again")
-    return [(images[file], labels[wnid]) for file, wnid in said.items() if wnid in labels]
+        annotated[file] = wnid
+    if missing_lines := sorted(images.keys() - annotated.keys()):
+        raise ValueError(f"{images[missing_lines[0]]} has no line in val_annotations.txt; unpack {_NAME}.zip again")
+    return [(images[file], labels[wnid]) for file, wnid in annotated.items() if wnid in labels]
 
 
-def _count(top: Path, labels: Mapping[str, int], parts: Mapping[str, _Labelled]) -> None:
+def _count(top: Path, labels: Mapping[str, int], parts: Mapping[str, _Labeled]) -> None:
     for part, found in parts.items():
         counts = torch.tensor([label for _, label in found]).bincount(minlength=len(labels)).tolist()
         for wnid, label in labels.items():
@@ -112,7 +112,7 @@ def _count(top: Path, labels: Mapping[str, int], parts: Mapping[str, _Labelled])
 
 
 def _names(top: Path, labels: Mapping[str, int]) -> list[str]:
-    """The first word for each class, or its number where there is none or two classes share it."""
+    """Return the first word for each class, or its wnid if it has none or shares it with another class."""
     lines = _lines(top / "words.txt") if (top / "words.txt").is_file() else iter(())
     pairs = (line.partition("\t") for _, line in lines)
     words = {wnid: text.partition(",")[0] for wnid, _, text in pairs if wnid in labels}
@@ -120,6 +120,6 @@ def _names(top: Path, labels: Mapping[str, int]) -> list[str]:
     return [words[wnid] if taken.count(words.get(wnid, "")) == 1 else wnid for wnid in labels]
 
 
-def _read(found: _Labelled) -> tuple[Tensor, Tensor]:
+def _read(found: _Labeled) -> tuple[Tensor, Tensor]:
     x, _ = decode(of_files([path for path, _ in found]), _SIZE)
     return x, torch.tensor([label for _, label in found])

@@ -10,7 +10,7 @@ from torch.nn import functional
 from holdfast.models.encoders._activation import Activation, make_activation
 
 
-class Same(nn.Conv2d):
+class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's SAME padding, which pads one more pixel on the right and bottom if needed.
 
     Weights published for TensorFlow need this padding to reproduce their outputs. The kernel must not be smaller than
@@ -49,7 +49,7 @@ class Parts:
     def conv(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
         """Create a convolution without bias whose output size is the input size divided by the stride."""
         if self.tensorflow and kernel > 1 and stride > 1:  # otherwise both paddings are the same
-            return Same(inputs, outputs, kernel, stride, bias=False)
+            return SameConv2d(inputs, outputs, kernel, stride, bias=False)
         return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
     def closing(self, width: int) -> nn.Sequential:
@@ -97,6 +97,6 @@ def he_normal(module: nn.Module) -> None:
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
 
-def shares(width: int, parts: Sequence[int]) -> list[int]:
+def stage_widths(width: int, parts: Sequence[int]) -> list[int]:
     """Return the width divided by each part, at least 1: the channels of each stage."""
     return [max(1, width // part) for part in parts]

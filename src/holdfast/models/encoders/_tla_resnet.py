@@ -11,7 +11,7 @@ MakeUnit = Callable[[Parts, int, int, int, nn.Module | None], Unit]
 """(parts, inputs, outputs, stride, shortcut) -> unit."""
 
 
-class Frame(nn.Module):
+class TLAResNet(nn.Module):
     """A 7x7 stem, stages of pre-activation units (the first of each with a 1x1 shortcut), global average pooling.
 
     ``sizes`` are the channels of the stem and of each stage, ``units`` the number of units of each stage. The extra

@@ -5,7 +5,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from holdfast.models.encoders._activation import Activation
-from holdfast.models.encoders._residual import Parts, Unit, shares
+from holdfast.models.encoders._residual import Parts, Unit, stage_widths
 
 
 class PreActResNet18(nn.Module):
@@ -17,7 +17,7 @@ class PreActResNet18(nn.Module):
     def __init__(self, shape: tuple[int, ...], *, width: int = 512, activation: Activation = "relu") -> None:
         super().__init__()
         self.width = width
-        parts, sizes = Parts(activation), shares(width, (8, 8, 4, 2, 1))
+        parts, sizes = Parts(activation), stage_widths(width, (8, 8, 4, 2, 1))
         self.stem = parts.conv(shape[0], sizes[0], 3)
         self.stages = nn.Sequential(*(_stage(parts, a, b, min(i, 1) + 1) for i, (a, b) in enumerate(pairwise(sizes))))
         self.closing = parts.closing(width)

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from holdfast.models.encoders._activation import Activation
-from holdfast.models.encoders._residual import Parts, Unit, shares
-from holdfast.models.encoders._tla_resnet import Frame
+from holdfast.models.encoders._residual import Parts, Unit, stage_widths
+from holdfast.models.encoders._tla_resnet import TLAResNet
 
 
 class ResNet20(nn.Module):
@@ -25,10 +25,10 @@ class ResNet20(nn.Module):
     ) -> None:
         super().__init__()
         self.width = width
-        self.layers = Frame(
+        self.layers = TLAResNet(
             Parts(activation, tensorflow=True),
             shape[0],
-            sizes=shares(width, (8, 8, 4, 2, 1)),
+            sizes=stage_widths(width, (8, 8, 4, 2, 1)),
             units=(1, 1, 1, 1),
             unit=_basic,
             stem_stride=stem_stride,

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from holdfast.models.encoders._activation import Activation
-from holdfast.models.encoders._residual import Parts, Unit, shares
-from holdfast.models.encoders._tla_resnet import Frame
+from holdfast.models.encoders._residual import Parts, Unit, stage_widths
+from holdfast.models.encoders._tla_resnet import TLAResNet
 
 
 class ResNet50(nn.Module):
@@ -12,9 +12,9 @@ class ResNet50(nn.Module):
 
     This is the network that the authors' code has under this name for 64x64 images, with 12 blocks and not the 16 of
     the usual ResNet-50. ``stem_stride`` is 2 in Table 1 of the paper and 1 in Table 7 and the code. ``extra_blocks``
-    are additional blocks after the last stage in train mode, skipped in eval mode; ``extra_blocks=3`` is how we read
-    the paper's sentence "we add 3 more blocks of ResNet ... during training, and use the original Res50 for the
-    inference".
+    are additional blocks after the last stage in train mode, skipped in eval mode; ``extra_blocks=3`` is our
+    interpretation of the paper's sentence "we add 3 more blocks of ResNet ... during training, and use the original
+    Res50 for the inference".
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class ResNet50(nn.Module):
     ) -> None:
         super().__init__()
         self.width = width
-        self.layers = Frame(
+        self.layers = TLAResNet(
             Parts(activation, tensorflow=True),
             shape[0],
-            sizes=shares(width, (32, 8, 4, 2, 1)),
+            sizes=stage_widths(width, (32, 8, 4, 2, 1)),
             units=(2, 3, 5, 2),
             unit=_bottleneck,
             stem_stride=stem_stride,
@@ -45,5 +45,5 @@ class ResNet50(nn.Module):
 
 
 def _bottleneck(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:
-    (hidden,) = shares(outputs, (4,))
+    (hidden,) = stage_widths(outputs, (4,))
     return Unit(parts, (inputs, hidden, hidden, outputs), (1, 3, 1), stride, shortcut=shortcut)

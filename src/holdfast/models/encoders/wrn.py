@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.models.encoders._activation import Activation
-from holdfast.models.encoders._residual import Parts, Unit, he_normal, shares
+from holdfast.models.encoders._residual import Parts, Unit, he_normal, stage_widths
 
 
 class WRN(nn.Module):
@@ -37,7 +37,7 @@ class WRN(nn.Module):
         self.width = width
         madry = form == "madry"
         parts = Parts(activation or ("leaky_relu" if madry else "relu"), tensorflow=madry)
-        sizes = [16, *shares(width, (4, 2, 1))]
+        sizes = [16, *stage_widths(width, (4, 2, 1))]
         self.stem = parts.conv(shape[0], 16, 3)
         self.stages = nn.Sequential()
         for number, (inputs, outputs) in enumerate(pairwise(sizes)):
