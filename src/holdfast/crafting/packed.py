@@ -9,6 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from holdfast.crafting.processor import packs
+
 OFTEN = 20  # passes there and back that pay for the packing
 _LARGE = 1 << 18  # numbers; smaller weights stay in the cache, where order costs little
 _ONEDNN = torch.ops.mkldnn
@@ -16,9 +18,7 @@ _ONEDNN = torch.ops.mkldnn
 
 def worth_packing(weight: Tensor) -> bool:
     """Whether products with this weight are of the kind that packing makes faster."""
-    known = torch._C._has_mkldnn and hasattr(_ONEDNN, "_linear_pointwise")
-    kind = weight.dtype in (torch.bfloat16, torch.float32)
-    return known and kind and weight.device.type == "cpu" and weight.numel() >= _LARGE
+    return weight.device.type == "cpu" and weight.numel() >= _LARGE and packs(weight.dtype)
 
 
 class Packed:
