@@ -17,7 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from holdfast.crafting import fused
 from holdfast.crafting.layers import Raised
 from holdfast.crafting.packed import OFTEN
-from holdfast.crafting.tracing import attributes, slope, structure, trace
+from holdfast.crafting.tracing import attributes, hooked, input_gradient, structure, trace
 from holdfast.crafting.unchanged import Unchanged
 from holdfast.models.classifier import Classifier, as_written
 
@@ -29,6 +29,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
 _FEW = 4  # passes
 _ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
+_SIGNS = 0.1  # share of signs of gradients that rounding may change; trained networks in bfloat16 lose 0.01
 _ROUGHLY = 0.1  # the same for bfloat16, which has three digits
 
 
@@ -71,7 +72,7 @@ class Folded:
         A way back of the user's own (torch.autograd.Function) and what runs under no_grad leave no mark in a trace.
         Both compute alike, so that little rounding is between them.
         """
-        if self._traced is not None and agree(slope(self._as_traced, x), slope(logits, x)):
+        if self._traced is not None and agree(input_gradient(self._as_traced, x), input_gradient(logits, x)):
             self._traced = None
         return self._traced is None
 
@@ -146,10 +147,21 @@ def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= allowed * (1e-6 + b.abs().max()))
 
 
+def same_direction(a: Tensor, b: Tensor) -> bool:
+    """True if gradients have nearly the signs of others wherever these are not zero.
+
+    Rounding can make gradients vanish that are large enough to follow, such as those of a steep sigmoid.
+    """
+    counted = b != 0
+    differ = (a.sign() != b.sign()) & counted
+    return bool(differ.sum() <= _SIGNS * counted.sum())
+
+
 def _altered(model: nn.Module) -> str:
     """What makes calls of layers do other things than their classes say, if anything."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if any(getattr(module, kind) for module in model.modules() for kind in kinds) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return "torch.jit has compiled it"
+    if any(map(hooked, model.modules())) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "it has hooks"
     # reused statistics (models.statistics) replace that of batch norms, in a way that folding sees
     own = any("forward" in vars(module) for module in model.modules() if not isinstance(module, _BatchNorm))

@@ -107,6 +107,12 @@ def _content(value: object, depth: int) -> object:
     return id(value)
 
 
+def hooked(module: nn.Module) -> bool:
+    """True if a module has hooks, which no trace shows."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for kind in kinds)
+
+
 def _state(model: nn.Module) -> list[object]:
     """What a forward pass could change: attributes, and the versions of tensors."""
     return [*attributes(model), *(tensor._version for tensor in (*model.parameters(), *model.buffers()))]
@@ -114,8 +120,8 @@ def _state(model: nn.Module) -> list[object]:
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def slope(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The gradient of a mixture of logits; numbers that are drawn on the way are put back."""
+def input_gradient(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The input gradient of a mixture of logits; the state of torch's generators is restored."""
     x = x.detach().clone().requires_grad_()
     with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
         out = logits(x)
