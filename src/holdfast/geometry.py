@@ -15,6 +15,8 @@ from holdfast.rng import Rng
 
 TINY = 1e-20  # inside square roots, as in the TLA code: a zero feature has distance 1 to all and a finite gradient
 
+_HALF = (torch.float16, torch.bfloat16)  # lengths and sums need more digits: these are projected in float32
+
 
 def _flat(d: Tensor) -> Tensor:
     return d.flatten(1) if d.ndim > 1 else d[:, None]
@@ -230,7 +232,10 @@ class Threat:
         return f"{self.norm.name} eps {self.eps:.6g}"
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The point of the threat around x that is nearest to x_adv."""
+        """The point of the threat around x that is nearest to x_adv; where x_adv is NaN in half precision, x."""
+        if x.dtype in _HALF:
+            wide = torch.where(x_adv.isnan(), x, x_adv).float()
+            return _rounded_towards(self.project(wide, x.float()), x)
         if corners := self.corners(x):
             return x_adv.clamp(*corners)
         radius = x.new_full((len(x),), self.eps)
@@ -239,7 +244,7 @@ class Threat:
 
     def corners(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         """The lowest and highest point around x where the threat is a box (linf), so that projecting is clipping."""
-        if not isinstance(self.norm, LInf):
+        if not isinstance(self.norm, LInf) or x.dtype in _HALF:
             return None
         return self._towards(x - self.eps, x, self.eps), self._towards(x + self.eps, x, self.eps)
 
@@ -259,6 +264,8 @@ class Threat:
             raise ValueError(
                 "eps is infinite, so no point can be drawn from the ball; give a finite eps or no random start"
             )
+        if x.dtype in _HALF:
+            return self.drawn(x.float(), rng).to(x.dtype)
         return x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng)
 
     def contains(self, x_adv: Tensor, x: Tensor) -> Tensor:
@@ -281,6 +288,13 @@ class Threat:
                 f"x spans [{least:.3g}, {most:.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
                 "put normalization inside the model and pass raw inputs"
             )
+
+
+def _rounded_towards(point: Tensor, x: Tensor) -> Tensor:
+    """The float32 point in the half precision of x, rounded towards x, so that no coordinate moves farther."""
+    near = point.to(x.dtype)
+    beyond = to_double(near).sub(to_double(x)).abs() > to_double(point).sub(to_double(x)).abs()
+    return torch.where(beyond, torch.nextafter(near, x), near)
 
 
 def length(features: Tensor) -> Tensor:
