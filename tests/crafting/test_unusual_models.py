@@ -154,6 +154,17 @@ def test_gradients_are_compared_in_every_call_but_in_few_of_training(monkeypatch
         assert seen == [4] * expected
 
 
+def test_a_form_that_disagreed_is_compared_in_every_call_until_it_agrees() -> None:
+    count = [0]
+    model, (x, _) = Turning(count, 8), images()
+    assert described(model.train())["folded"]
+    count[0] = 100
+    for seed in (1, 2, 3):  # none of which asks for a thorough comparison
+        with crafting(model, Rng(seed)) as view:
+            assert torch.allclose(view(x), -model.net.eval()(x), atol=1e-4)
+    assert described(model)["reason"] == "folded, it gives other outputs"
+
+
 @pytest.mark.parametrize("mode", ["auto", "module"])
 def test_the_module_itself_can_be_asked_for(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, _) = net(), images()

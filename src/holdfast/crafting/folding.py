@@ -47,6 +47,7 @@ class Folded:
         dtype: torch.dtype,
     ) -> None:
         self._traced: fx.GraphModule | None = traced  # until it is found faithful
+        self.agreed = False  # with the network, when they were last compared
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
@@ -61,6 +62,11 @@ class Folded:
     def exact(self) -> bool:
         """Whether it gives what the network gives but for a few roundings."""
         return self._dtype != torch.bfloat16
+
+    @property
+    def settled(self) -> bool:
+        """True if it agreed with the network before and computes in full precision, so that new weights change nothing."""
+        return self.agreed and self.exact
 
     def pays(self, passes: int) -> bool:
         """Whether so many passes are worth folding the weights: of linear layers alone that costs as much as a few."""
@@ -132,9 +138,10 @@ class _Made(NamedTuple):
 
 def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str:
     """The folded form of a model, or the reason why it has none; traced once per structure and type."""
-    if altered := _altered(model):
+    modules = list(model.modules())  # once: walking the tree is what a short call pays most for
+    if altered := _altered(modules):
         return altered  # for now: it may be undone
-    here, settings, known = structure(model), attributes(model), _known.setdefault(model, {})
+    here, settings, known = structure(modules), attributes(modules), _known.setdefault(model, {})
     made = known.get(dtype)
     if made is None or made.structure != here or (made.attributes != settings and isinstance(made.form, Folded)):
         made = known[dtype] = _Made(here, settings, _fold(model, dtype))
@@ -157,15 +164,15 @@ def same_direction(a: Tensor, b: Tensor) -> bool:
     return bool(differ.sum() <= _SIGNS * counted.sum())
 
 
-def _altered(model: nn.Module) -> str:
-    """What makes calls of layers do other things than their classes say, if anything."""
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+def _altered(modules: list[nn.Module]) -> str:
+    """What makes calls of modules do other things than their classes say, if anything."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         return "torch.jit has compiled it"
-    if any(map(hooked, model.modules())) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+    if any(map(hooked, modules)) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "it has hooks"
-    # reused statistics (models.statistics) replace that of batch norms, in a way that folding sees
-    own = any("forward" in vars(module) for module in model.modules() if not isinstance(module, _BatchNorm))
-    return "it has a forward pass that is not its class's" if own else ""
+    # reused statistics (models.statistics) replace the forward pass of batch norms, in a way that folding sees
+    patched = any("forward" in vars(module) for module in modules if not isinstance(module, _BatchNorm))
+    return "it has a forward pass that is not its class's" if patched else ""
 
 
 @torch.inference_mode(False)  # what is made here serves later attacks too

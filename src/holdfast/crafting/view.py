@@ -22,7 +22,7 @@ Mode = Literal["auto", "module"]
 
 _CHECKED = 4  # samples on which the fast form is compared with the model; few, because the model itself is slow
 _EVERY = 64  # forward passes from one comparison to the next within a call
-_TRAINING = 8  # calls per comparison of gradients while a model is trained, when calls are short and many
+_TRAINING = 8  # calls per thorough comparison while a model is trained, when calls are short and many
 _WRAPPERS = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
 
 _mode: ContextVar[Mode] = ContextVar("crafting", default="auto")
@@ -147,7 +147,9 @@ def _only_wraps(model: nn.Module) -> bool:
 class _Fast:
     """The fast form of a model, compared with the model itself at the first pass and again from time to time.
 
-    When is decided by the call alone, not by what the process did before, so that a resumed run gives the same bits.
+    A thorough comparison includes gradients. Whether it is made is decided by the call alone, not by what the process
+    did before, so that a resumed run gives the same bits. Other calls skip the comparison of a form that computes in
+    full precision and agreed before: then only its weights are new.
     """
 
     def __init__(self, model: nn.Module, view: Model, fast: folding.Folded, thorough: bool) -> None:
@@ -159,11 +161,12 @@ class _Fast:
         """Features and logits of one forward pass."""
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        due = len(x) > 0 and self._passes % _EVERY == 0
+        due = len(x) > 0 and self._passes % _EVERY == 0 and (self._thorough or not self._fast.settled)
         self._passes += len(x) > 0
         if not due:
             return Outputs(x, *self._fast(x))
         out = self._compared(x, self._fast)
+        self._fast.agreed = isinstance(out, Outputs)
         if isinstance(out, Outputs):
             _unsound.pop(self._model, None)
             return out
