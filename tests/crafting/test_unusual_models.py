@@ -162,7 +162,7 @@ def test_a_form_that_disagreed_is_compared_in_every_call_until_it_agrees() -> No
     for seed in (1, 2, 3):  # none of which asks for a thorough comparison
         with crafting(model, Rng(seed)) as view:
             assert torch.allclose(view(x), -model.net.eval()(x), atol=1e-4)
-    assert described(model)["reason"] == "folded, it gives other outputs"
+    assert described(model)["reason"] == "traced, it has other gradients"
 
 
 @pytest.mark.parametrize("mode", ["auto", "module"])

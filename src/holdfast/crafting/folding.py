@@ -65,7 +65,7 @@ class Folded:
 
     @property
     def settled(self) -> bool:
-        """True if it agreed with the network before and computes in full precision, so that new weights change nothing."""
+        """True if it agreed with the network before and rounds little, so that new weights change nothing."""
         return self.agreed and self.exact
 
     def pays(self, passes: int) -> bool:
