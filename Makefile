@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 BENCH_PIP := $(BENCH)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: run test lint types bench bench-metric clean help
+.PHONY: run test test-avx2 lint types bench bench-metric clean help
 
 run: .venv/.run ## train, attack and compare four methods on digits; ends with the path of the report
 	@$(BIN)/holdfast run quickstart $(ARGS)
@@ -18,6 +18,11 @@ run: .venv/.run ## train, attack and compare four methods on digits; ends with t
 # One torch thread per worker: two workers with a thread per core each would fight for the same cores.
 test: .venv/.dev ## run the tests; ARGS='tests/test_rng.py -n 0' chooses some of them
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+# What a processor without AVX-512 does: PyTorch's kernels and oneDNN read these variables when they are loaded.
+test-avx2: ## run the tests of crafting and attacks as on a processor that has AVX2 but not AVX-512
+	@echo "Capabilities capped to AVX2: ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2"
+	@ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) --no-print-directory test ARGS='tests/crafting tests/attacks $(ARGS)'
 
 lint: .venv/.dev ## check style and formatting
 	@$(BIN)/ruff check .
@@ -37,7 +42,7 @@ clean: ## remove the environments and caches; runs/ is kept
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 .venv/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing holdfast into .venv: this takes some minutes, once."

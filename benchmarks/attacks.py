@@ -24,7 +24,7 @@ from bench.speed import pgd, share, undefended
 from bench.strength import strength
 from bench.subjects import Bench
 from bench.table import markdown
-from bench.timing import machine
+from bench.timing import in_force, machine
 from bench.training import trained, training_step
 
 from holdfast.records.atomic import write_text
@@ -63,6 +63,7 @@ def main() -> int:
     budget, folder = BUDGETS[asked.budget], asked.out / asked.budget
     folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(budget, asked.out / "models", field())
+    print(f"Capabilities in force: {in_force()}")
     for name, reason in bench.field.absent.items():
         print(f"{name} is absent: {reason}")
     key, deadline = _key(bench), time.monotonic() + 60 * _USED * budget.minutes
@@ -138,8 +139,8 @@ def _stored(path: Path, key: str) -> dict[str, Any] | None:
 
 
 def _key(bench: Bench) -> str:
-    """What a stored figure depends on: the code, the budget, torch, its threads and the peers."""
-    parts = [code(), repr(bench.budget), torch.__version__, torch.get_num_threads(), bench.field.facts()]
+    """What a stored figure depends on: the code, the budget, torch, its threads, capabilities and the peers."""
+    parts = [code(), repr(bench.budget), torch.__version__, torch.get_num_threads(), bench.field.facts(), in_force()]
     return sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bench.peers import said
+from holdfast.crafting import processor
 
 SIDE = 2048
 
@@ -110,12 +111,18 @@ def machine() -> dict[str, Any]:
         "platform": platform.platform(terse=True),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": torch.cpu.get_capabilities().get("cpu_name", platform.processor()),
+        "in force": in_force(),
         "avx512": any(flag.startswith("avx512") for flag in flags),
         "bf16": sorted(flag for flag in flags if "bf16" in flag),
         "preload": [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name],
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def in_force() -> str:
+    """The capabilities that the libraries may use, which can be fewer than the hardware has."""
+    return ", ".join(f"{name} {value}" for name, value in processor.facts().items())
 
 
 def _cpu_flags() -> list[str]:

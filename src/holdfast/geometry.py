@@ -245,6 +245,7 @@ class Threat:
         """Return the point nearest to x_adv in the ball around x and in the box."""
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
         if _is_half(dtype):
+            x_adv = torch.where(x_adv.isnan(), x, x_adv)  # an overflow has no direction
             return self._round_half(self.project(_finite(x_adv), _raise_half(x)), x)
         x_adv, x = x_adv.to(dtype), x.to(dtype)
         if corners := self.corners(x):

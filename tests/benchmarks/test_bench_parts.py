@@ -150,7 +150,8 @@ def test_table_has_a_row_per_claim_and_hides_single_times() -> None:
 
 def test_the_machine_is_described_and_memory_grows_with_use() -> None:
     facts = machine()
-    assert {"torch", "threads", "avx512", "bf16"} <= facts.keys()
+    assert {"torch", "threads", "avx512", "bf16", "processor", "in force"} <= facts.keys()
+    assert torch.backends.cpu.get_cpu_capability() in facts["in force"]
     assert json.dumps(facts)
     before = peak_memory()
     assert before > 2**20

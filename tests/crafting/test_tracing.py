@@ -106,7 +106,9 @@ def test_a_network_without_gradients_is_refused_as_ever() -> None:
 def test_a_trace_is_compared_until_it_is_found_faithful(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Net()
     assert follows(model)
-    monkeypatch.setattr("holdfast.crafting.folding.slope", lambda *_: pytest.fail("it was found faithful before"))
+    monkeypatch.setattr(
+        "holdfast.crafting.folding.input_gradient", lambda *_: pytest.fail("it was found faithful before")
+    )
     assert follows(model)
 
 

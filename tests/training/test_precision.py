@@ -150,7 +150,7 @@ def test_float32_is_the_default_and_says_nothing_of_it(tmp_path: Path, toys: Dat
 def test_a_processor_that_dies_of_it_is_refused_before_the_folder_is_taken(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.crafting.arithmetic._advertised", lambda: True)
+    monkeypatch.setattr("holdfast.crafting.arithmetic.advertises_bfloat16", lambda: True)
     monkeypatch.setattr("holdfast.crafting.arithmetic.trial", lambda: 0.0)
     job = mixed_job(tmp_path / "a")
     with pytest.raises(ValueError, match="a trial of it died: this processor advertises instructions that it lacks"):

@@ -198,7 +198,8 @@ class _Queue:
     def _start(self, ids: Tensor) -> _MicroBatch:
         """These samples at their starting points."""
         x, rows, threat = self.x[ids], self.rows.take(ids), self.loop.threat
-        corners = threat.corners(x) or ()
+        # half precision may overflow to NaN, which clamping would keep
+        corners = () if x.itemsize < 4 else threat.corners(x) or ()
         if self.loop.start == "clean":
             x_adv = x.clone()
         else:

@@ -17,7 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from holdfast.crafting import fused
 from holdfast.crafting.layers import Raised
 from holdfast.crafting.packed import OFTEN
-from holdfast.crafting.tracing import attributes, slope, structure, trace
+from holdfast.crafting.tracing import attributes, hooked, input_gradient, structure, trace
 from holdfast.crafting.unchanged import Unchanged
 from holdfast.models.classifier import Classifier, as_written
 
@@ -29,6 +29,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
 _FEW = 4  # passes
 _ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
+_SIGNS = 0.1  # share of signs of gradients that rounding may change; trained networks in bfloat16 lose 0.01
 _ROUGHLY = 0.1  # the same for bfloat16, which has three digits
 
 
@@ -46,6 +47,7 @@ class Folded:
         dtype: torch.dtype,
     ) -> None:
         self._traced: fx.GraphModule | None = traced  # until it is found faithful
+        self.agreed = False  # with the network, when they were last compared
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
@@ -61,6 +63,11 @@ class Folded:
         """Whether it gives what the network gives but for a few roundings."""
         return self._dtype != torch.bfloat16
 
+    @property
+    def settled(self) -> bool:
+        """True if it agreed with the network before and rounds little, so that new weights change nothing."""
+        return self.agreed and self.exact
+
     def pays(self, passes: int) -> bool:
         """Whether so many passes are worth folding the weights: of linear layers alone that costs as much as a few."""
         return passes >= _FEW or self._images or not self.exact
@@ -71,7 +78,7 @@ class Folded:
         A way back of the user's own (torch.autograd.Function) and what runs under no_grad leave no mark in a trace.
         Both compute alike, so that little rounding is between them.
         """
-        if self._traced is not None and agree(slope(self._as_traced, x), slope(logits, x)):
+        if self._traced is not None and agree(input_gradient(self._as_traced, x), input_gradient(logits, x)):
             self._traced = None
         return self._traced is None
 
@@ -131,9 +138,10 @@ class _Made(NamedTuple):
 
 def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str:
     """The folded form of a model, or the reason why it has none; traced once per structure and type."""
-    if altered := _altered(model):
+    modules = list(model.modules())  # once: walking the tree is what a short call pays most for
+    if altered := _altered(modules):
         return altered  # for now: it may be undone
-    here, settings, known = structure(model), attributes(model), _known.setdefault(model, {})
+    here, settings, known = structure(modules), attributes(modules), _known.setdefault(model, {})
     made = known.get(dtype)
     if made is None or made.structure != here or (made.attributes != settings and isinstance(made.form, Folded)):
         made = known[dtype] = _Made(here, settings, _fold(model, dtype))
@@ -146,14 +154,25 @@ def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= allowed * (1e-6 + b.abs().max()))
 
 
-def _altered(model: nn.Module) -> str:
-    """What makes calls of layers do other things than their classes say, if anything."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if any(getattr(module, kind) for module in model.modules() for kind in kinds) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+def same_direction(a: Tensor, b: Tensor) -> bool:
+    """True if gradients have nearly the signs of others wherever these are not zero.
+
+    Rounding can make gradients vanish that are large enough to follow, such as those of a steep sigmoid.
+    """
+    counted = b != 0
+    differ = (a.sign() != b.sign()) & counted
+    return bool(differ.sum() <= _SIGNS * counted.sum())
+
+
+def _altered(modules: list[nn.Module]) -> str:
+    """What makes calls of modules do other things than their classes say, if anything."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+        return "torch.jit has compiled it"
+    if any(map(hooked, modules)) or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return "it has hooks"
-    # reused statistics (models.statistics) replace that of batch norms, in a way that folding sees
-    own = any("forward" in vars(module) for module in model.modules() if not isinstance(module, _BatchNorm))
-    return "it has a forward pass that is not its class's" if own else ""
+    # reused statistics (models.statistics) replace the forward pass of batch norms, in a way that folding sees
+    patched = any("forward" in vars(module) for module in modules if not isinstance(module, _BatchNorm))
+    return "it has a forward pass that is not its class's" if patched else ""
 
 
 @torch.inference_mode(False)  # what is made here serves later attacks too

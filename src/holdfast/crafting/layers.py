@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.crafting import blocks
-from holdfast.crafting.packed import Packed, worth_packing
+from holdfast.crafting.packed import Products, worth_packing
 from holdfast.geometry import length
 from holdfast.models.heads import hypersphere, linear
 
@@ -35,12 +35,12 @@ class Layer(Protocol):
     """
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]: ...
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor: ...
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor: ...
 
 
-def _where_positive(grad: Tensor, y: Tensor, own: bool) -> Tensor:
+def _where_positive(grad: Tensor, y: Tensor, may_overwrite: bool) -> Tensor:
     """The gradient before a ReLU whose output is y."""
-    if own:
+    if may_overwrite:
         _aten.threshold_backward.grad_input(grad, y, 0, grad_input=grad)
         return grad
     return cast(Tensor, _aten.threshold_backward.default(grad, y, 0))
@@ -54,26 +54,28 @@ class Linear:
         self.refresh()
 
     def refresh(self) -> None:
-        self.known: Packed | None = None  # made when it is first wanted
-        self.packed: Packed | None = None
+        large = worth_packing(self.module.weight)
+        self.plain = Products(self.module.weight, packed=False) if large else None
+        self.packed: Products | None = None  # made for the first call with many passes
+        self.products = self.plain
 
     def pack(self, wanted: bool) -> None:
-        if wanted and self.known is None and worth_packing(self.module.weight):
-            self.known = Packed(self.module.weight)
-        self.packed = self.known if wanted else None
+        if wanted and self.plain is not None and self.packed is None:
+            self.packed = Products(self.module.weight, packed=True)
+        self.products = self.packed if wanted else self.plain
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if self.packed is not None and not torch.is_grad_enabled():
-            y = self.packed.there(x, self.module.bias, self.relu)
+        if self.products is not None and not torch.is_grad_enabled():
+            y = self.products.forward(x, self.module.bias, self.relu)
         else:
             y = F.linear(x, self.module.weight, self.module.bias)
             y = y.relu_() if self.relu else y
         return y, ((y,) if self.relu else ())
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        if kept:
-            grad = _where_positive(grad, kept[0], own)
-        return grad @ self.module.weight if self.packed is None else self.packed.back(grad)
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        if saved:
+            grad = _where_positive(grad, saved[0], may_overwrite)
+        return grad @ self.module.weight if self.products is None else self.products.input_gradient(grad)
 
 
 class Sphere:
@@ -96,10 +98,10 @@ class Sphere:
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.least)
         return along / size, (x, along, size)  # not the output, which others may overwrite
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        if not kept:
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        if not saved:
             return grad @ self.directions
-        x, along, size = kept
+        x, along, size = saved
         grad = grad / size  # few numbers: what is left for the many of x is one product and one sum
         inward = (grad * along).sum(-1, keepdim=True).div_(size).div_(size)
         return (grad @ self.directions).addcmul_(x, inward, value=-1)
@@ -131,20 +133,20 @@ class Conv:
         plain = (*m.padding, *m.dilation, m.groups) == (0, 0, 1, 1, 1)
         return plain and x.ndim == 4 and x.shape[2:] == m.kernel_size
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        m, x = self.module, kept[0]
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        m, x = self.module, saved[0]
         if self.relu:
-            grad = _where_positive(grad, kept[1], own)
+            grad = _where_positive(grad, saved[1], may_overwrite)
         if x.ndim == 3:  # one image without a batch
             grad, x = grad[None], x[None]
         if self._whole(x):
             return (grad.flatten(1) @ _by_pixel(m.weight)).reshape(len(x), *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
         if self.blocks is not None and x.shape[2] % self.side == x.shape[3] % self.side == 0:
             found = blocks.image_gradient(grad, self.blocks, m, self.side)
-            return found if kept[0].ndim == 4 else found[0]
+            return found if saved[0].ndim == 4 else found[0]
         shape = (m.stride, m.padding, m.dilation, False, [0], m.groups)
         found, *_ = _aten.convolution_backward(grad, x, m.weight, None, *shape, [True, False, False])
-        return cast(Tensor, found if kept[0].ndim == 4 else found[0])
+        return cast(Tensor, found if saved[0].ndim == 4 else found[0])
 
 
 def _by_pixel(images: Tensor) -> Tensor:
@@ -158,8 +160,8 @@ class Raise:
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         return x.float(), (x.new_empty(0),)  # for its type alone
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        return grad.to(kept[0].dtype)
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        return grad.to(saved[0].dtype)
 
 
 class Relu:
@@ -169,8 +171,8 @@ class Relu:
         y = F.relu(x)
         return y, (y,)
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        return _where_positive(grad, kept[0], own)
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        return _where_positive(grad, saved[0], may_overwrite)
 
 
 class MaxPool:
@@ -184,10 +186,10 @@ class MaxPool:
         y, places = _aten.max_pool2d_with_indices(x, *self.settings)
         return (y.relu_(), (x, places, y)) if self.relu else (y, (x, places))
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        x, places = kept[:2]
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        x, places = saved[:2]
         if self.relu:
-            grad = _where_positive(grad, kept[2], own)
+            grad = _where_positive(grad, saved[2], may_overwrite)
         return cast(Tensor, _aten.max_pool2d_with_indices_backward(grad, x, *self.settings, places))
 
 
@@ -202,8 +204,8 @@ class AvgPool:
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         return cast(Tensor, _aten.avg_pool2d(x, *self.settings)), (x,)
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        return cast(Tensor, _aten.avg_pool2d_backward(grad, *kept, *self.settings))
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        return cast(Tensor, _aten.avg_pool2d_backward(grad, *saved, *self.settings))
 
 
 class Flatten:
@@ -215,8 +217,8 @@ class Flatten:
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         return cast(Tensor, self.module(x)), (x.data,)  # for its shape alone, whoever overwrites it
 
-    def backward(self, grad: Tensor, kept: tuple[Tensor, ...], own: bool) -> Tensor:
-        (x,) = kept
+    def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
+        (x,) = saved
         grad = grad.reshape(x.shape)
         last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
         # small here and large behind the pooling before it: the order of pixels is put right here

@@ -1,7 +1,8 @@
-"""Weights in the order in which a processor's matrix unit reads them.
+"""Products with large weights by oneDNN, with plain or with packed weights.
 
-oneDNN brings plain weights into that order anew in every product, which for a few dozen samples costs a good part of
-multiplying them; and torch's own library for products in float32 is slower than oneDNN's on some processors.
+Most builds of PyTorch multiply in float32 with MKL, which is slower than oneDNN on some processors, above all with more
+than one thread. oneDNN brings plain weights into the order in which the processor reads them anew in every product;
+for a few dozen samples that costs a good part of the multiplication, so many passes are worth packing them once.
 """
 
 from typing import cast
@@ -9,33 +10,35 @@ from typing import cast
 import torch
 from torch import Tensor
 
-OFTEN = 20  # passes there and back that pay for the packing
-_LARGE = 1 << 18  # numbers; smaller weights stay in the cache, where order costs little
+from holdfast.crafting.processor import packs
+
+OFTEN = 20  # forward and backward passes that pay for packing
+_LARGE = 1 << 18  # numbers; smaller weights stay in the cache, where their order costs little
 _ONEDNN = torch.ops.mkldnn
 
 
 def worth_packing(weight: Tensor) -> bool:
-    """Whether products with this weight are of the kind that packing makes faster."""
-    known = torch._C._has_mkldnn and hasattr(_ONEDNN, "_linear_pointwise")
-    kind = weight.dtype in (torch.bfloat16, torch.float32)
-    return known and kind and weight.device.type == "cpu" and weight.numel() >= _LARGE
+    """True if oneDNN multiplies with a weight of this size and type faster than PyTorch does by default."""
+    return weight.device.type == "cpu" and weight.numel() >= _LARGE and packs(weight.dtype)
 
 
-class Packed:
-    """The weight of a linear layer, packed for both ways."""
+class Products:
+    """The products of a linear layer with its weight in the forward and the backward pass."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._there = _ONEDNN._reorder_linear_weight(weight, None)
-        self._back = _ONEDNN._reorder_linear_weight(weight.t().contiguous(), None)
+    def __init__(self, weight: Tensor, packed: bool) -> None:
+        self._forward, self._backward = weight, weight.t()
+        if packed:
+            self._forward = _ONEDNN._reorder_linear_weight(weight, None)
+            self._backward = _ONEDNN._reorder_linear_weight(weight.t().contiguous(), None)
 
-    def there(self, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        """The layer's output, after a ReLU where there is one."""
-        return _product(x, self._there, bias, "relu" if relu else "none")
+    def forward(self, x: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        """The output of the layer, after a ReLU if there is one."""
+        return _product(x, self._forward, bias, "relu" if relu else "none")
 
-    def back(self, grad: Tensor) -> Tensor:
-        """The gradient before the layer; oneDNN's product has no derivative of its own."""
-        return _product(grad, self._back, None, "none")
+    def input_gradient(self, grad: Tensor) -> Tensor:
+        """The gradient of the input; oneDNN's product has no derivative that autograd knows."""
+        return _product(grad, self._backward, None, "none")
 
 
-def _product(x: Tensor, packed: Tensor, bias: Tensor | None, then: str) -> Tensor:
-    return cast(Tensor, _ONEDNN._linear_pointwise.default(x, packed, bias, then, [], ""))
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, then: str) -> Tensor:
+    return cast(Tensor, _ONEDNN._linear_pointwise.default(x, weight, bias, then, [], ""))

@@ -71,26 +71,28 @@ def _drawing() -> Iterator[Callable[[], bool]]:
             np.random.set_state(legacy)
 
 
-def structure(model: nn.Module) -> list[object]:
-    """What a trace depends on beside the attributes of modules: these, their code and the kinds of their tensors.
+def structure(modules: list[nn.Module]) -> list[object]:
+    """What a trace depends on beside attributes: the modules, their code, and the shapes and types of their tensors.
 
-    Tensors that a user's module holds itself are in a trace as they are; those of torch's layers, which training and
+    Tensors that a user's module holds itself are constants of a trace; those of torch's layers, which training and
     reused statistics replace, are not.
     """
-    modules = list(model.modules())
-    own = [module for module in modules if not type(module).__module__.startswith("torch.nn")]
-    held = [id(tensor) for module in own for tensor in (*module._parameters.values(), *module._buffers.values())]
-    kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in (*model.parameters(), *model.buffers())]
+    users = [module for module in modules if not type(module).__module__.startswith("torch.nn")]
+    held = [id(tensor) for module in users for tensor in (*module._parameters.values(), *module._buffers.values())]
+    kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors(modules)]
     return [[ref(module) for module in modules], [type(module).forward for module in modules], held, kinds]
 
 
-def attributes(model: nn.Module) -> list[object]:
+def tensors(modules: list[nn.Module]) -> list[Tensor]:
+    """The parameters and buffers of modules; ``parameters()`` of each would walk their trees once more."""
+    held = (tensor for m in modules for tensor in (*m._parameters.values(), *m._buffers.values()))
+    return [tensor for tensor in held if tensor is not None]
+
+
+def attributes(modules: list[nn.Module]) -> list[object]:
     """What a user may set on modules, such as a flag, a batch norm's eps, a head's scale or a convolution's stride."""
     return [
-        (name, _content(value, 3))
-        for module in model.modules()
-        for name, value in vars(module).items()
-        if name not in _KNOWN
+        (name, _content(value, 3)) for module in modules for name, value in vars(module).items() if name not in _KNOWN
     ]
 
 
@@ -107,15 +109,22 @@ def _content(value: object, depth: int) -> object:
     return id(value)
 
 
+def hooked(module: nn.Module) -> bool:
+    """True if a module has hooks, which no trace shows."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for kind in kinds)
+
+
 def _state(model: nn.Module) -> list[object]:
     """What a forward pass could change: attributes, and the versions of tensors."""
-    return [*attributes(model), *(tensor._version for tensor in (*model.parameters(), *model.buffers()))]
+    modules = list(model.modules())
+    return [*attributes(modules), *(tensor._version for tensor in tensors(modules))]
 
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def slope(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The gradient of a mixture of logits; numbers that are drawn on the way are put back."""
+def input_gradient(logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The input gradient of a mixture of logits; the state of torch's generators is restored."""
     x = x.detach().clone().requires_grad_()
     with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
         out = logits(x)

@@ -1,8 +1,9 @@
-"""What attacks see of a model: frozen, in eval mode, fast where that is sound, and left exactly as it was found."""
+"""The view of a model that attacks use: frozen, in eval mode, and fast where that is sound."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from contextvars import ContextVar
+from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,22 +13,43 @@ from torch.optim.swa_utils import AveragedModel
 from holdfast.contracts import Model, Outputs
 from holdfast.crafting import folding
 from holdfast.crafting.arithmetic import chosen
+from holdfast.crafting.tracing import hooked, input_gradient
 from holdfast.models.classifier import adapt
 from holdfast.models.mixed import Mixed
 from holdfast.rng import Rng
 
-_unsound: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why the last use gave up a model's folded form
-_CHECKED = (
-    2  # samples on which a folded model must agree with the model itself, each time it is used: few, as it is slow
-)
+Mode = Literal["auto", "module"]
+
+_CHECKED = 4  # samples on which the fast form is compared with the model; few, because the model itself is slow
+_EVERY = 64  # forward passes from one comparison to the next within a call
+_TRAINING = 8  # calls per thorough comparison while a model is trained, when calls are short and many
+_WRAPPERS = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
+
+_mode: ContextVar[Mode] = ContextVar("crafting", default="auto")
+_unsound: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why the last call gave up a model's fast form
+
+
+@contextmanager
+def using(mode: Mode) -> Iterator[None]:
+    """Make attacks call the fastest sound form of a model (``auto``) or the model itself (``module``) in the context.
+
+    With ``module`` nothing is traced, folded or computed in lower precision; the model is only frozen.
+    """
+    if mode not in get_args(Mode):
+        raise ValueError(f"crafting is {mode!r} but it must be one of {', '.join(get_args(Mode))}")
+    token = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(token)
 
 
 @contextmanager
 def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
-    """The model with open outputs, in eval mode and without parameter gradients, for the time of the context.
+    """The model with its features accessible, in eval mode and without parameter gradients, within the context.
 
-    Modes and gradient flags are put back also after an exception. Draws that a randomised model makes from torch's
-    own generators come from ``rng``, and those generators are put back too.
+    Modes and ``requires_grad`` flags are restored also after an exception. Numbers that a randomized model draws from
+    torch's global generators come from ``rng``, and the state of those generators is restored too.
     """
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -56,22 +78,25 @@ def _seed(seed: int, devices: list[torch.device]) -> None:
 
 @contextmanager
 def crafting(model: nn.Module, rng: Rng, passes: int = 10) -> Iterator[Model]:
-    """The frozen model in its fastest sound form, for crafting only: the judge asks the model itself.
+    """The frozen model in its fastest sound form, for crafting only: the judge calls the model itself.
 
-    ``passes`` is about how many there will be: what takes time to prepare is prepared only for many.
+    ``passes`` is the approximate number of forward and backward passes to come: some preparations pay only for many.
     """
     model = unwrapped(model)
+    thorough = not model.training or rng.seed % _TRAINING == 0  # by the call alone: a resumed run repeats it
     with frozen(model, rng) as view:
         fast = _fastest(model)
         if isinstance(fast, str) or not fast.pays(passes):
             yield view
         else:
             fast.prepare(passes)
-            yield _Fast(model, view, fast)
+            yield _Fast(model, view, fast, thorough)
 
 
 def _fastest(model: nn.Module) -> folding.Folded | str:
-    """Lower precision where it is chosen and possible, else folded, else the reason why not."""
+    """The form in lower precision where that is chosen and possible, else the folded form, else why there is none."""
+    if _mode.get() == "module":
+        return "the module itself was asked for"
     kinds = {(p.dtype, p.device) for p in model.parameters()}
     if any(torch.is_autocast_enabled(device.type) for _, device in kinds):
         return "autocast is on"
@@ -85,17 +110,17 @@ def _fastest(model: nn.Module) -> folding.Folded | str:
 
 
 def described(model: nn.Module) -> dict[str, bool | str]:
-    """How attacks see this model, for the records: folded or not, and why not, and the arithmetic."""
+    """How attacks call this model, for the records: folded or not, the reason if not, and the arithmetic."""
     model = unwrapped(model)
-    fast = _unsound.get(model) or _fastest(model)
-    own = next((str(p.dtype) for p in model.parameters()), "float32").removeprefix("torch.")
+    fast = (_mode.get() == "auto" and _unsound.get(model)) or _fastest(model)
+    dtype = next((str(p.dtype) for p in model.parameters()), "float32").removeprefix("torch.")
     if isinstance(fast, str):
-        return {"folded": False, "reason": fast, "arithmetic": own}
-    return {"folded": True, "arithmetic": own if fast.exact else "bfloat16"}
+        return {"folded": False, "reason": fast, "arithmetic": dtype}
+    return {"folded": True, "arithmetic": dtype if fast.exact else "bfloat16"}
 
 
 def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor) -> Tensor:
-    """(b,) who is fooled, asked again with full precision where the view computes with less."""
+    """(b,) whether each sample is fooled, decided again in full precision where the view computes with less."""
     if not isinstance(view, _Fast) or view.exact or not fooled.any():
         return fooled
     sure = fooled.clone()
@@ -104,33 +129,48 @@ def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor) -> Tensor:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The network inside the wrappers of training, which crafting needs none of."""
-    wrappers = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
-    engine = type(model).__module__.partition(".")[0] in ("lightning", "lightning_fabric")
-    inside = getattr(model, "module", None)
-    wraps = isinstance(inside, nn.Module) and (engine or isinstance(model, wrappers))
-    return unwrapped(cast(nn.Module, inside)) if wraps else model
+    """The network inside the wrappers of training, which add nothing to an eval pass.
+
+    A subclass of a wrapper, or one with hooks or a forward pass of its own, may add something and stays.
+    """
+    inside = getattr(model, "module", None) if _only_wraps(model) else None
+    return unwrapped(inside) if isinstance(inside, nn.Module) else model
+
+
+def _only_wraps(model: nn.Module) -> bool:
+    kind = type(model)
+    known = kind in _WRAPPERS
+    fabric = kind.__module__.startswith(("lightning.", "lightning_fabric.")) and kind.__name__ == "_FabricModule"
+    return (known or fabric) and not hooked(model) and "forward" not in vars(model)
 
 
 class _Fast:
-    """A folded model that is held against the model itself on the first samples it sees."""
+    """The fast form of a model, compared with the model itself at the first pass and again from time to time.
 
-    def __init__(self, model: nn.Module, view: Model, fast: folding.Folded) -> None:
-        self._model, self._view = model, view
+    A thorough comparison includes gradients. Whether it is made is decided by the call alone, not by what the process
+    did before, so that a resumed run gives the same bits. Other calls skip the comparison of a form that computes in
+    full precision and agreed before: then only its weights are new.
+    """
+
+    def __init__(self, model: nn.Module, view: Model, fast: folding.Folded, thorough: bool) -> None:
+        self._model, self._view, self._thorough = model, view, thorough
         self._fast: folding.Folded | None = fast
-        self._checked = False
+        self._passes = 0
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Features and logits of one pass."""
+        """Features and logits of one forward pass."""
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        if self._checked or not len(x):
+        due = len(x) > 0 and self._passes % _EVERY == 0 and (self._thorough or not self._fast.settled)
+        self._passes += len(x) > 0
+        if not due:
             return Outputs(x, *self._fast(x))
-        out = self._first(x, self._fast)
+        out = self._compared(x, self._fast)
+        self._fast.agreed = isinstance(out, Outputs)
         if isinstance(out, Outputs):
             _unsound.pop(self._model, None)
             return out
-        # for this use alone: what is decided anew each time does not depend on whether the run was ever stopped
+        # for this call alone: the next one compares again
         _unsound[self._model] = out
         self._fast = None
         return self._view.outputs(x)
@@ -141,26 +181,33 @@ class _Fast:
 
     @property
     def exact(self) -> bool:
-        """Whether outputs have the precision of the model itself."""
+        """True if outputs have the precision of the model itself."""
         return self._fast is None or self._fast.exact
 
     @torch.no_grad()
     def precisely(self, x: Tensor) -> Tensor:
-        """Logits as the model itself gives them."""
+        """Logits of the model itself."""
         return self._view.outputs(x).logits
 
-    def _first(self, x: Tensor, fast: folding.Folded) -> Outputs | str:
-        """The outputs of the first pass, or what is wrong with them."""
-        self._checked = True
+    def _compared(self, x: Tensor, fast: folding.Folded) -> Outputs | str:
+        """The outputs of the fast form, or in what it differs from the model."""
         few = x[:_CHECKED]
         try:
             out = Outputs(x, *fast(x))
-            alike = fast.faithful(lambda x: self._view.outputs(x).logits, few)
-        except Exception as error:  # a user's layers on what they were not made for: anything can be raised
+            faithful = fast.faithful(self._logits, few)
+            along = not self._thorough or folding.same_direction(
+                input_gradient(lambda x: fast(x)[1], few), input_gradient(self._logits, few)
+            )
+        except Exception as error:  # a user's layers on inputs they were not written for can raise anything
             return f"folded, it fails ({type(error).__name__})"
         with torch.no_grad():
             pairs = zip(out[1:], self._view.outputs(few)[1:], strict=True)
-            same = all(folding.agree(found[:_CHECKED], own, self.exact) for found, own in pairs)
-        if not alike:
+            same = all(folding.agree(found[:_CHECKED], expected, self.exact) for found, expected in pairs)
+        if not faithful:
             return "traced, it has other gradients"
-        return out if same else "folded, it gives other outputs"
+        if not same:
+            return "folded, it gives other outputs"
+        return out if along else f"in {'full' if self.exact else 'lower'} precision, its gradients point elsewhere"
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self._view.outputs(x).logits

@@ -1,0 +1,186 @@
+"""Unusual models are attacked as strongly as by a plain loop: what a fast form would miss is called as it is."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from holdfast import PGD, LInf, Rng, Threat, arithmetic
+from holdfast.crafting import using
+from holdfast.crafting.view import _EVERY, _TRAINING, Mode, crafting, described, unwrapped
+from holdfast.models.mixed import Mixed
+
+SHAPE = (1, 4, 4)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)
+    return nn.Sequential(*layers).eval()
+
+
+def images(n: int = 8) -> tuple[Tensor, Tensor]:
+    return Rng(5).uniform(torch.empty(n, *SHAPE)), torch.arange(n) % 5
+
+
+class Negated(AveragedModel):
+    """A subclass of a wrapper with a forward pass of its own."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return -super().forward(*args, **kwargs)
+
+
+class NegatedMixed(Mixed):
+    """The same for training in lower precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
+
+
+def hooked(wrapper: nn.Module) -> nn.Module:
+    wrapper.register_forward_hook(lambda _module, _args, out: -out)
+    return wrapper
+
+
+def patched(wrapper: nn.Module) -> nn.Module:
+    wrapper.forward = lambda x: -wrapper.module(x)  # type: ignore[method-assign, operator, union-attr]
+    return wrapper
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "subclass of AveragedModel": Negated,
+    "subclass of Mixed": lambda model: NegatedMixed(model, torch.device("cpu")),
+    "hook on AveragedModel": lambda model: hooked(AveragedModel(model)),
+    "hook on Mixed": lambda model: hooked(Mixed(model, torch.device("cpu"))),
+    "forward of one AveragedModel": lambda model: patched(AveragedModel(model)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_that_do_more_than_wrap_are_called(name: str) -> None:
+    model = WRAPPERS[name](net()).eval()
+    assert unwrapped(model) is model
+    x, _ = images()
+    with crafting(model, Rng(0)) as view:
+        assert torch.allclose(view(x), -net()(x), atol=1e-5)
+
+
+def test_plain_wrappers_are_looked_into() -> None:
+    model = net()
+    assert unwrapped(Mixed(AveragedModel(model), torch.device("cpu"))) is not model  # AveragedModel copies
+    wrapped = Mixed(model, torch.device("cpu"))
+    assert unwrapped(wrapped) is model
+
+
+@pytest.mark.parametrize("compile_", [lambda m: torch.jit.trace(m, images()[0]), torch.jit.script])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_models_that_torch_jit_compiled_are_called_as_they_are(compile_: Any, inside: bool) -> None:
+    compiled = compile_(net())
+    model = nn.Sequential(compiled, nn.Identity()) if inside else compiled
+    x, y = images()
+    attack = PGD(threat=Threat(LInf(), 0.1), steps=3, keep="last")
+    with using("module"):
+        expected = attack(net(), x, y, rng=Rng(0))
+    assert torch.allclose(attack(model, x, y, rng=Rng(0)), expected, atol=1e-6)
+    assert described(model)["reason"] == "torch.jit has compiled it"
+
+
+class Steep(nn.Module):
+    """A sigmoid on the input whose gradients bfloat16 rounds to zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(50 * (x - 0.5))
+
+
+def test_gradients_that_bfloat16_rounds_away_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.crafting.arithmetic.trial", lambda: 2.0)
+    torch.manual_seed(0)
+    body = nn.Flatten(), nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 5)
+    model, (x, _) = nn.Sequential(Steep(), *body).eval(), images(256)
+    y, left = model(x).argmax(1), {}
+    for name in ("float32", "bfloat16"):
+        with arithmetic(name):  # type: ignore[arg-type]
+            x_adv = PGD(threat=Threat(LInf(), 0.1), steps=10)(model, x, y, rng=Rng(0))
+            left[name] = int((model(x_adv).argmax(1) == y).sum())
+            told = described(model)
+    assert told["reason"] == "in lower precision, its gradients point elsewhere"
+    assert left["bfloat16"] == left["float32"]
+    with arithmetic("bfloat16"):  # without the steep part bfloat16 is used
+        ordinary = nn.Sequential(*body).eval()
+        PGD(threat=Threat(LInf(), 0.1), steps=3)(ordinary, x, y, rng=Rng(0))
+        assert described(ordinary) == {"folded": True, "arithmetic": "bfloat16"}
+
+
+class Turning(nn.Module):
+    """Gives other logits, or lets no gradient through, from some pass on; it counts where no trace looks."""
+
+    def __init__(self, count: list[int], after: int) -> None:
+        super().__init__()
+        self.net, self.count, self.after = net(), lambda: count.__setitem__(0, count[0] + 1) or count[0], after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) * (1 if self.count() < self.after else -1)
+
+
+def test_a_long_call_compares_again() -> None:
+    """The model turns after the first comparison; the second one notices."""
+    count = [0]
+    model, (x, _) = Turning(count, 8), images()
+    with crafting(model, Rng(0)) as view:
+        first = view(x)
+        count[0] = 100
+        for _ in range(_EVERY - 1):
+            assert torch.equal(view(x), first)
+        assert torch.allclose(view(x), -first, atol=1e-4)
+    assert described(model)["reason"] == "folded, it gives other outputs"
+
+
+def test_gradients_are_compared_in_every_call_but_in_few_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice depends on the call alone, so that a resumed run compares where the uninterrupted one did."""
+    seen: list[int] = []
+    monkeypatch.setattr("holdfast.crafting.view.folding.same_direction", lambda a, b: seen.append(len(a)) or True)
+    model, (x, _) = net(), images()
+    for train, expected in ((False, 64), (True, len([s for s in range(64) if s % _TRAINING == 0]))):
+        seen.clear()
+        model.train(train)
+        for seed in range(64):
+            with crafting(model, Rng(seed)) as view:
+                view(x)
+        assert seen == [4] * expected
+
+
+def test_a_form_that_disagreed_is_compared_in_every_call_until_it_agrees() -> None:
+    count = [0]
+    model, (x, _) = Turning(count, 8), images()
+    assert described(model.train())["folded"]
+    count[0] = 100
+    for seed in (1, 2, 3):  # none of which asks for a thorough comparison
+        with crafting(model, Rng(seed)) as view:
+            assert torch.allclose(view(x), -model.net.eval()(x), atol=1e-4)
+    assert described(model)["reason"] == "traced, it has other gradients"
+
+
+@pytest.mark.parametrize("mode", ["auto", "module"])
+def test_the_module_itself_can_be_asked_for(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (x, _) = net(), images()
+    if mode == "module":
+        monkeypatch.setattr("holdfast.crafting.folding.folded", lambda *_: pytest.fail("it was folded"))
+    with using(mode):
+        with crafting(model, Rng(0)) as view:
+            assert torch.equal(view(x), copy.deepcopy(model)(x)) or mode == "auto"
+        told = described(model)
+    reason = {} if mode == "auto" else {"reason": "the module itself was asked for"}
+    assert told == {"folded": mode == "auto", "arithmetic": "float32", **reason}
+
+
+def test_the_mode_ends_with_its_context_and_others_are_refused() -> None:
+    with pytest.raises(KeyError), using("module"):
+        raise KeyError
+    assert described(net())["folded"]
+    with pytest.raises(ValueError, match="one of auto, module"), using("fast"):  # type: ignore[arg-type]
+        pass
