@@ -272,7 +272,7 @@ def test_train_one_then_evaluate_it(call: Any, tiny: Path, tmp_path: Path) -> No
     done = call("evaluate", tiny, *one, *seeds)
     assert done.code == 0, done.err
     assert "| plain " in done.out
-    assert done.out.endswith(f"records: {tmp_path / 'out'}\n")
+    assert done.out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
 
 
 def saved(path: Path) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def test_adversarial_examples_are_saved_as_they_are_judged(
     assert found["fooled"].tolist() == (label != test.y).tolist()
     right = 100 * (label == test.y).float().mean().item()
     assert done.out.startswith(f"{right:.1f} [")
-    assert "of 60 are still classified right" in done.out
+    assert "of 60 are still classified correctly" in done.out
 
 
 def test_examples_agree_with_the_records(call: Any, study: SimpleNamespace, tmp_path: Path, digits: DataSet) -> None:

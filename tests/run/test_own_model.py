@@ -288,7 +288,7 @@ def test_another_model_is_never_mixed_in(here: Path, call: Any) -> None:
         == "out/nets-build/seed-0 holds results of another model (other weights); choose another --out or remove it"
     )
     said = refused(call(*args(attack="fgsm", model="nets:Bright")))
-    assert "out holds something else than results of --model nets:Bright" in said
+    assert "out holds something else than results of nets-Bright-w" in said
     (here / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
     sys.modules.pop("nets")
     assert "(other code)" in refused(call(*command))
@@ -320,7 +320,7 @@ def built() -> Any:
 
 def test_a_folder_of_something_else_is_left_alone(here: Path, call: Any, study: SimpleNamespace) -> None:
     page = (study.out / "report.html").read_bytes()
-    assert "holds something else than results of --model" in refused(call(*args(out=str(study.out))))
+    assert "holds something else than results of nets-build-w" in refused(call(*args(out=str(study.out))))
     assert (study.out / "report.html").read_bytes() == page
 
 

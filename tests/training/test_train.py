@@ -1,7 +1,6 @@
 """The training loop: what it minimises, what it keeps, what it refuses."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import cos, nan, pi
 from pathlib import Path
@@ -15,6 +14,7 @@ from holdfast.attacks.noise import Noise
 from holdfast.contracts import Batch, Needs, Rows, Terms, Watch
 from holdfast.data import DataSet, Split
 from holdfast.data.augment import Augment, Flip, Saturation
+from holdfast.evaluation import choose
 from holdfast.geometry import Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.plain import Plain
@@ -206,12 +206,17 @@ def test_a_trained_model_names_all_versions_of_the_code_that_trained_it(
 def test_the_arithmetic_that_was_chosen_is_kept_for_the_whole_run(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, seen = toy_job(tmp_path / "a"), []
-    monkeypatch.setattr("holdfast.evaluation.choose.chosen", lambda device: torch.bfloat16)
-    monkeypatch.setattr(loop, "crafting_arithmetic", lambda name: seen.append(name) or nullcontext())
+    job, seen, real = toy_job(tmp_path / "a"), [], choose.arithmetic
+    monkeypatch.setattr(choose, "chosen", lambda device: torch.bfloat16)
+
+    def noted(name: Any) -> Any:
+        seen.extend([name] if name != "auto" else [])
+        return real("float32")
+
+    monkeypatch.setattr(choose, "arithmetic", noted)
     with pytest.raises(KeyboardInterrupt):
         run_job(job, toys, stop_at=5)
-    monkeypatch.setattr("holdfast.evaluation.choose.chosen", lambda device: torch.float32)
+    monkeypatch.setattr(choose, "chosen", lambda device: torch.float32)
     run_job(job, toys)
     assert seen == ["bfloat16", "bfloat16"]
     run_job(toy_job(tmp_path / "b"), toys)

@@ -1,11 +1,14 @@
 """What attacks compute with, chosen once by timing and stored with the run."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from holdfast.crafting import Mode, using
 from holdfast.crafting.arithmetic import Arithmetic, arithmetic, chosen
 from holdfast.crafting.microbatch import measured
 from holdfast.records.choices import choice
@@ -23,6 +26,16 @@ def stored_arithmetic(name: Arithmetic, device: torch.device, folder: Path) -> A
         depends_on = [str(device), torch.backends.cpu.get_cpu_capability()]
         found = choice(folder, "arithmetic", depends_on, lambda: str(chosen(device)).removeprefix("torch."))
     return cast(Arithmetic, found)
+
+
+@contextmanager
+def crafting_with(name: Arithmetic, mode: Mode, device: torch.device, folder: Path) -> Iterator[None]:
+    """Attacks inside the context compute in this arithmetic and on this view of the model (:mod:`holdfast.crafting`).
+
+    Where the arithmetic is ``auto``, the choice is stored in the folder of the model.
+    """
+    with arithmetic(stored_arithmetic(name, device, folder)), using(mode):
+        yield
 
 
 def stored_micro(model: nn.Module, digest: str, x: Tensor, y: Tensor, folder: Path) -> int:

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from holdfast.crafting.arithmetic import Arithmetic, arithmetic, chosen
+from holdfast.crafting import Mode
+from holdfast.crafting.arithmetic import Arithmetic, chosen
 from holdfast.crafting.microbatch import micro
 from holdfast.crafting.view import described
 from holdfast.data import Split
 from holdfast.data.split import digest_of
-from holdfast.evaluation.choose import stored_arithmetic, stored_micro
+from holdfast.evaluation.choose import crafting_with, stored_micro
 from holdfast.evaluation.measurements import Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part, Parts, made
@@ -26,12 +27,13 @@ Tick = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an evaluation is computed: its seed, the samples between two stored parts, the device and the arithmetic."""
+    """How an evaluation is computed: the seed, the samples between two stored parts, the device, how attacks craft."""
 
     seed: int
     shard: int
     device: torch.device
     arithmetic: Arithmetic = "auto"
+    crafting: Mode = "auto"
 
 
 def evaluate(
@@ -63,7 +65,7 @@ def _crafting(subject: Subject, first: Shard, settings: Settings, result: Result
     if subject.model is None:
         yield
         return
-    with arithmetic(stored_arithmetic(settings.arithmetic, settings.device, subject.folder)):
+    with crafting_with(settings.arithmetic, settings.crafting, settings.device, subject.folder):
         batch = first.batch()
         size = stored_micro(subject.model, subject.digest, batch.x, batch.y, subject.folder)
         result.facts |= {"crafting": described(subject.model), "micro": size}
@@ -97,6 +99,6 @@ def _part(
 def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings) -> list[Any]:
     """Everything that a part depends on beside the code."""
     samples = digest_of(shard.samples.x, shard.samples.y, shard.samples.index)
-    computed = None if subject.model is None else str(chosen(settings.device))
+    computed = None if subject.model is None else [str(chosen(settings.device)), settings.crafting]
     what = [type(measurement).__name__, measurement.settings]
     return [subject.digest, samples, what, settings.seed, computed, shard.number]

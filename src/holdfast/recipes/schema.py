@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, Literal, cast
 
 from holdfast.contracts import Attack, Method
+from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
 from holdfast.members import unknown
@@ -96,6 +97,7 @@ class Recipe:
     certify: CertifyPlan | None = None
     threads: int | None = None  # cores torch may use; small models are faster on one
     arithmetic: Arithmetic = "auto"  # the precision attacks compute with; judging is always float32
+    crafting: Mode = "auto"  # "module" lets attacks call the model itself instead of its fast form
     sweep: SweepPlan | None = None  # what `holdfast sweep` tries, where the recipe has it
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks not written yet: they can be shown, not run
 
@@ -156,6 +158,7 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
         certify=None if table.get("certify") is None else build(CertifyPlan, table["certify"], "certify"),
         threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
         arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
+        crafting=scalar(Mode, table.get("crafting", "auto"), "crafting"),
         sweep=None if table.get("sweep") is None else build(SweepPlan, table["sweep"], "sweep"),
     )
     _check_references(recipe)

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.contracts import Rows
-from holdfast.crafting.arithmetic import arithmetic
-from holdfast.evaluation.choose import stored_arithmetic
+from holdfast.evaluation.choose import crafting_with
 from holdfast.evaluation.judge import attack_and_judge
 from holdfast.geometry import Threat
 from holdfast.records.stored import write_arrays
@@ -36,8 +35,8 @@ def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:
 
 def save_examples(session: Session, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
     """Attack the test samples of a recipe, judge the examples (after rounding, if asked) and save them; a summary."""
-    folder = folder_of(session.out, method, seed)
-    with arithmetic(stored_arithmetic(session.recipe.arithmetic, session.device, folder)):
+    recipe, folder = session.recipe, folder_of(session.out, method, seed)
+    with crafting_with(recipe.arithmetic, recipe.crafting, session.device, folder):
         columns = _attacked(session, method, seed, attack, levels)
     write_arrays(path, columns)
     kept = share_text(Share.of(columns["label"] == columns["y"]))

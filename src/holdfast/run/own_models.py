@@ -52,12 +52,20 @@ class OwnModels:
             model = session.fabric.to_device(Own(module, self._normalize(plan))).eval()
             look(model, session.data, session.device)
             known = identity(plan.module, model)
+            self._check_folder()
             _claim(folder, known)
             digest = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
             kept = {"kept": None if weights is None else weights.name, "digest": known["weights"]}
             facts = session.facts(name, "own", seed, kept) | {"identity": known}
             subject = network(model, name=name, seed=seed, digest=digest, folder=folder, facts=facts)
             yield under_attack(session, subject, self._attacks())
+
+    def _check_folder(self) -> None:
+        """Refuse a folder that holds results of something else: its page would be replaced."""
+        recipe, out = self.session.recipe, self.session.out
+        known = {*map(folder_name, recipe.models), *recipe.methods, *recipe.metrics, "metrics", "report.html"}
+        if out.exists() and any(not e.name.startswith(".") and e.name not in known for e in out.iterdir()):
+            raise ValueError(f"{out} holds something else than results of {recipe.name}; choose another --out")
 
     def _normalize(self, plan: OwnModelPlan) -> nn.Module | None:
         shape = tuple(self.session.data.test.x.shape[1:])

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contracts import Attack
+from holdfast.crafting import Mode
+from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
 from holdfast.recipes import source
 from holdfast.recipes.attack import completed
@@ -32,6 +34,8 @@ def read(
     attack: Sequence[str] = (),
     samples: int | None = None,
     seed: int | None = None,
+    arithmetic: Arithmetic | None = None,
+    crafting: Mode | None = None,
 ) -> Recipe:
     """A recipe from what was written on the command line."""
     for option, value, example in (("--data", data, "imagefolder:PATH"), ("--threat", threat, "linf:8/255")):
@@ -54,6 +58,8 @@ def read(
         models={model: _model(model, weights, mean, std)},
         attacks=attacks,
         evaluate=EvaluatePlan(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
+        arithmetic=arithmetic or "auto",
+        crafting=crafting or "auto",
     )
 
 

@@ -72,7 +72,11 @@ class Session:
         subject, recipe = evaluation.subject, self.recipe
         what = ", ".join(filter(None, [f"evaluate {subject.name}", subject.group, f"seed {subject.seed}"]))
         settings = Settings(
-            seed=recipe.evaluate.seed, shard=evaluation.shard, device=self.device, arithmetic=recipe.arithmetic
+            seed=recipe.evaluate.seed,
+            shard=evaluation.shard,
+            device=self.device,
+            arithmetic=recipe.arithmetic,
+            crafting=recipe.crafting,
         )
 
         def tick(done: int, total: int, words: str) -> None:

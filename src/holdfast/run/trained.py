@@ -9,6 +9,7 @@ from torch import nn
 
 from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
+from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
 from holdfast.evaluation.subject import network
 from holdfast.recipes import kinds
@@ -78,7 +79,7 @@ class Trained:
         session, starts = self.session, self._starts(method)
         waits = starts and not self.job(starts[-1], seed).done
         start = session.recipe.model_of(starts[-1]) if waits else None
-        with arithmetic(session.recipe.arithmetic):
+        with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
             rehearse(self.job(method, seed), session.training_data, session.fabric, start)
 
     def _starts(self, method: str) -> list[str]:
@@ -97,7 +98,7 @@ class Trained:
         def tick(done: int, total: int, words: str) -> None:
             session.progress(what, done, total, words)
 
-        train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic)
+        train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic, session.recipe.crafting)
 
     def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
         """A trained model and the digest of its weights."""

@@ -13,10 +13,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from holdfast.contracts import Cost, Terms
+from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
-from holdfast.crafting.arithmetic import arithmetic as crafting_arithmetic
 from holdfast.data import DataSet, Split
-from holdfast.evaluation.choose import stored_arithmetic
+from holdfast.evaluation.choose import crafting_with
 from holdfast.evaluation.judge import accuracy
 from holdfast.recipes.assemble import build_model
 from holdfast.records import snapshot
@@ -79,16 +79,19 @@ class Trainer:
         return self.precision.terms(step, ask)
 
 
-def train(job: Job, data: DataSet, fabric: Fabric, tick: Tick, arithmetic: Arithmetic = "auto") -> None:
+def train(
+    job: Job, data: DataSet, fabric: Fabric, tick: Tick, arithmetic: Arithmetic = "auto", crafting: Mode = "auto"
+) -> None:
     """Train one model, or go on where an earlier call was stopped; the result is the same bits either way.
 
-    ``arithmetic`` is the precision of crafting; a choice by timing is made once and stored with the model.
+    ``arithmetic`` is the precision of crafting, a choice by timing is made once and stored with the model; with
+    ``crafting="module"`` attacks call the model itself.
     """
     trainer = Trainer(job, data, fabric)
     trainer.start()
     job.claim(data)  # only now: what cannot be built must not take the folder
     if not job.done:
-        with crafting_arithmetic(stored_arithmetic(arithmetic, fabric.device, job.folder)):
+        with crafting_with(arithmetic, crafting, fabric.device, job.folder):
             _train(trainer, data, fabric, tick)
 
 

@@ -1,6 +1,5 @@
 """`holdfast evaluate`: trained models, or the user's own, under attack."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,8 +7,10 @@ import typer
 from holdfast.recipes import schema
 from holdfast.run.commands.options import (
     Against,
+    Arithmetic,
     Attacks,
     Changes,
+    Crafting,
     Data,
     DataDir,
     Device,
@@ -22,7 +23,6 @@ from holdfast.run.commands.options import (
     Std,
     Weights,
     check_subject,
-    default_out,
     open_session,
 )
 from holdfast.run.progress import Progress
@@ -47,6 +47,8 @@ def evaluate(
     threat: Against = None,
     attack: Attacks = [],  # noqa: B006
     samples: Samples = None,
+    arithmetic: Arithmetic = None,
+    crafting: Crafting = None,
 ) -> None:
     """Attack trained models, write records and the page; attacks and samples already done are not repeated.
 
@@ -59,10 +61,10 @@ def evaluate(
 
     asked: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
     asked |= {"threat": threat, "attack": attack, "samples": samples}
+    asked |= {"arithmetic": arithmetic, "crafting": crafting}
     check_subject(recipe, model, {"method": method, "set": changes}, asked)
     if model is not None:
         loaded = own_recipe.read(model, **asked, seed=seed)
-        _check_folder(default_out(loaded, out), loaded)
         chosen = study.rows(loaded)
     else:
         loaded = schema.load(str(recipe), changes)
@@ -71,13 +73,3 @@ def evaluate(
         session = open_session(loaded, out, data_dir, device, progress)
         study.evaluate(session, chosen)
     write_report(loaded, session.out, changes, None)
-
-
-def _check_folder(out: Path, recipe: schema.Recipe) -> None:
-    """Refuse a folder that holds results of something else: its page would be replaced."""
-    from holdfast.run.own_models import folder_of
-
-    (name,) = recipe.models
-    known = folder_of(out, name, recipe.evaluate.seed).parent
-    if out.exists() and not known.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-        raise ValueError(f"{out} holds something else than results of --model {name}; choose another --out")

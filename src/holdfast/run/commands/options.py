@@ -91,6 +91,17 @@ Samples = Annotated[
     int | None, typer.Option(help="So many test samples, spread evenly; default all.", rich_help_panel=_OWN)
 ]
 
+Arithmetic = Annotated[
+    Literal["auto", "float32", "bfloat16"] | None,
+    typer.Option(help="Precision of attacks; judging is always float32. Default auto.", rich_help_panel=_OWN),
+]
+Crafting = Annotated[
+    Literal["auto", "module"] | None,
+    typer.Option(
+        help="module: attacks call the model itself, not its fast form. Default auto.", rich_help_panel=_OWN
+    ),
+]
+
 
 def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
     """Refuse options that belong to the other of the two things that can be evaluated."""
