@@ -176,16 +176,8 @@ def test_a_new_section_is_one_file(study, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_sections_come_in_their_order(study) -> None:
-    assert [section.id for section in sections(study)] == [
-        "results",
-        "pairs",
-        "accuracy",
-        "training",
-        "images",
-        "cost",
-        "recipe",
-        "provenance",
-    ]
+    known = ["results", "pairs", "accuracy", "training", "images", "cost", "recipe", "provenance"]
+    assert [section.id for section in sections(study) if section.id in known] == known
     assert all(isinstance(section, Section) for section in sections(study))
 
 

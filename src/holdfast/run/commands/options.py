@@ -97,9 +97,7 @@ Arithmetic = Annotated[
 ]
 Crafting = Annotated[
     Literal["auto", "module"] | None,
-    typer.Option(
-        help="module: attacks call the model itself, not its fast form. Default auto.", rich_help_panel=_OWN
-    ),
+    typer.Option(help="module: attacks call the model itself, not its fast form. Default auto.", rich_help_panel=_OWN),
 ]
 
 
