@@ -46,6 +46,14 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _one_process() -> Iterator[None]:
+    """Studies run in this process, where tests replace functions; one test asks for more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.run.parallel.cores", lambda: 1)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _frequent_checkpoints() -> Iterator[None]:
     """Tiny trainings write checkpoints between epochs too."""
     with pytest.MonkeyPatch.context() as patch:

@@ -34,13 +34,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Session:
-    """A recipe with the folder for results, the data, the device, and where progress is reported."""
+    """A recipe with the folder for results, the data, the device, and where progress is reported.
+
+    ``data_dir`` and ``asked_device`` are what the session was opened with.
+    """
 
     recipe: Recipe
     out: Path
     data: DataSet | EvaluationSet
     fabric: Fabric
     progress: Progress
+    data_dir: Path | None = None
+    asked_device: str = "auto"
 
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Session":
@@ -49,7 +54,7 @@ class Session:
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         fabric = _fabric(recipe, device)
-        return Session(recipe, out, load_for(recipe, data_dir), fabric, progress)
+        return Session(recipe, out, load_for(recipe, data_dir), fabric, progress, data_dir, device)
 
     @property
     def device(self) -> torch.device:

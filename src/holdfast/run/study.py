@@ -1,6 +1,6 @@
 """A whole study: prepare the classifiers of a recipe, evaluate them, and report on what is there."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from holdfast.records.records import Records
 from holdfast.records.stored import read_lines
 from holdfast.report.study import Run, Study
 from holdfast.run import metrics, own_models, trained
+from holdfast.run.parallel import run_each
 from holdfast.run.session import Evaluation, Session
 
 TABLES = ("methods", "models", "metrics")
@@ -63,15 +64,33 @@ def prepare(session: Session, chosen: Iterable[Row]) -> None:
     """Train and fit what is missing; settings that cannot work are refused before the first training."""
     chosen = list(chosen)
     trained.Trained(session).rehearse([(row.name, row.seed) for row in chosen if row.table == "methods"])
+    run_each(session, _independent(session.recipe, chosen), _prepare)
+
+
+def _independent(recipe: Recipe, chosen: Iterable[Row]) -> list[list[Row]]:
+    """The rows in groups that can be prepared at the same time: one that starts from another is in its group."""
+    groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in chosen:
+        name = row.name
+        while row.table == "methods" and (start := recipe.methods[name].train.init_from) in recipe.methods:
+            name = str(start)
+        groups.setdefault((row.table, name, row.seed), []).append(row)
+    return list(groups.values())
+
+
+def _prepare(session: Session, group: Sequence[Row]) -> None:
+    for row in group:
         source(session, row.table).prepare(row.name, row.seed)
 
 
 def evaluate(session: Session, chosen: Iterable[Row]) -> None:
     """Measure classifiers that are trained; what is stored is not computed again."""
-    for row in chosen:
-        for evaluation in source(session, row.table).evaluations(row.name, row.seed):
-            session.evaluate(evaluation)
+    run_each(session, list(chosen), _evaluate)
+
+
+def _evaluate(session: Session, row: Row) -> None:
+    for evaluation in source(session, row.table).evaluations(row.name, row.seed):
+        session.evaluate(evaluation)
 
 
 def report_on(recipe: Recipe, out: Path, besides: Iterable[Row] = ()) -> list[Run]:
