@@ -289,6 +289,16 @@ def test_agree_is_relative_to_the_size_of_the_outputs() -> None:
     assert not folding.agree(torch.tensor([[torch.nan, 0.0]]), a)
 
 
+def test_same_direction_counts_signs_where_gradients_are_more_than_noise() -> None:
+    b = torch.linspace(-1, 1, 100)
+    some, many = b.clone(), b.clone()
+    some[:10], many[:11] = 0, 0
+    assert folding.same_direction(some, b)
+    assert not folding.same_direction(many, b)
+    noise = torch.cat([b, torch.full((50,), 1e-8)])
+    assert folding.same_direction(torch.cat([b, -noise[100:]]), noise)
+
+
 def test_an_attack_on_a_folded_model_equals_one_on_the_model_itself(rng, monkeypatch) -> None:
     model = used(Classifier(Tiny(SHAPE, channels=3, width=12), nn.Linear(12, 10))).double()
     x, y = torch.rand(12, *SHAPE, dtype=torch.float64), torch.arange(12) % 10

@@ -29,6 +29,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _AGREE = 1e-3  # relative to the largest output; folding changes the rounding, a wrong graph changes everything
 _FEW = 4  # passes
 _ROWS = 128  # of a weight that are cast at once, so that the product in float32 stays in the cache
+_NOISE = 1e-6  # of the largest gradient: smaller ones may be what is left of terms that cancel
 _SIGNS = 0.1  # share of signs of gradients that rounding may change; trained networks in bfloat16 lose 0.01
 _ROUGHLY = 0.1  # the same for bfloat16, which has two to three decimal digits
 
@@ -160,11 +161,11 @@ def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
 
 
 def same_direction(a: Tensor, b: Tensor) -> bool:
-    """True if gradients have nearly the signs of others wherever these are not zero.
+    """True if gradients have nearly the signs of others, except where these are zero but for rounding.
 
     Rounding can make gradients vanish that are large enough to follow, such as those of a steep sigmoid.
     """
-    counted = b != 0
+    counted = b.abs() > _NOISE * b.abs().max()
     differ = (a.sign() != b.sign()) & counted
     return bool(differ.sum() <= _SIGNS * counted.sum())
 
