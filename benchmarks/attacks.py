@@ -18,6 +18,7 @@ import torch
 from bench.ablation import ablation
 from bench.budgets import BUDGETS, Budget
 from bench.command import code
+from bench.compiled import compiled
 from bench.memory import memory
 from bench.peers import field
 from bench.speed import pgd, share, undefended
@@ -51,6 +52,7 @@ FIGURES = {
     "step": Figure("A step of adversarial training", training_step),
     "memory": Figure("Peak memory of an evaluation", memory, ("lenet",)),
     "ablation": Figure("Each speed-up turned off alone", ablation),
+    "compiled": Figure("torch.compile instead of crafting's fused layers", compiled, ("mlp", "conv")),
     "trained": Figure("Robustness of models trained with either crafting", trained, ("mlp",)),
 }
 

@@ -51,13 +51,15 @@ def otherwise(name: str, module: ModuleType, value: object) -> Iterator[None]:
 # images stay plane by plane in the folded network
 no_channels_last = partial(otherwise, "channels_last", torch, torch.contiguous_format)
 # every layer is a node of autograd's graph
-no_runs = partial(otherwise, "join", fused, lambda graph: [])
-# weights of linear layers stay in their plain order
-no_packing = partial(otherwise, "worth_packing", layers, lambda weight: False)
+not_fused = partial(otherwise, "join", fused, lambda graph: [])
+# large linear layers multiply as PyTorch does by default
+no_onednn = partial(otherwise, "worth_packing", layers, lambda weight: False)
+# oneDNN brings weights into its order in every product
+no_packing = partial(replaced, folding, "OFTEN", 1 << 30)
 # the gradient of images is computed pixel by pixel
 no_blocks = partial(otherwise, "side", blocks, lambda conv: 1)
-# weights are folded in every call
-no_memory = partial(replaced, Unchanged, "__call__", lambda self, tensors: False)
+# weights are folded and packed in every call
+not_cached = partial(replaced, Unchanged, "__call__", lambda self, tensors: False)
 
 
 def ablation(bench: Bench, name: str) -> dict[str, Any]:
@@ -69,8 +71,9 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     fooled = partial(_run, plain, x, y, subject, sizes.timed_steps, "fooled")
     worst = partial(_run, plain, x, y, subject, sizes.timed_steps, "worst")
     full = {"as it is": partial(last, nullcontext), "no folding": partial(last, no_folding)}
-    full |= {"no channels-last": partial(last, no_channels_last), "no runs": partial(last, no_runs)}
+    full |= {"no channels-last": partial(last, no_channels_last), "not fused": partial(last, not_fused)}
     full |= {"no packing": partial(last, no_packing), "no blocks of pixels": partial(last, no_blocks)}
+    full |= {"no oneDNN products": partial(last, no_onednn)}
     full |= {f"micro-batch {size}": partial(last, partial(microbatch.micro, size)) for size in _MICRO}
     early = {
         "as it is": partial(fooled, nullcontext),
@@ -80,7 +83,7 @@ def ablation(bench: Bench, name: str) -> dict[str, Any]:
     }
     small = partial(_run, defended, x[:_SMALL], y[:_SMALL], subject, sizes.timed_steps, "last")
     few = {"as it is": partial(small, nullcontext), "no packing": partial(small, no_packing)}
-    few |= {"no memory of folded weights": partial(small, no_memory)}
+    few |= {"no oneDNN products": partial(small, no_onednn), "not cached": partial(small, not_cached)}
     rows, failed = [], {}
     for model, calls in (("defended, full cost", full), (f"defended, {_SMALL} samples", few), ("undefended", early)):
         times = interleaved(calls, bench.budget.repeats)

@@ -92,7 +92,7 @@ QUICK = Budget(
     memory=(1000, 2000),
     seeds=(),
     seed_train=0,
-    skipped=("trained", "undefended.lenet", "ablation.lenet", "step.lenet"),
+    skipped=("trained", "compiled", "undefended.lenet", "ablation.lenet", "step.lenet"),
     sizes={
         "mlp": Sizes(
             train=6000,

@@ -1,4 +1,4 @@
-"""Lower precision: near the model for gradients, never trusted with a verdict."""
+"""Lower precision: accurate enough for gradients, never trusted to decide whether a sample is fooled."""
 
 import pytest
 import torch
@@ -86,7 +86,7 @@ def test_models_of_other_types_keep_theirs(model: Classifier) -> None:
         assert described(model.double())["arithmetic"] == "float64"
 
 
-def test_only_who_is_fooled_in_float32_leaves_the_attack(model: Classifier) -> None:
+def test_only_samples_fooled_in_float32_leave_the_attack(model: Classifier) -> None:
     """Near the boundary bfloat16 sees fooled samples that are not: they must be attacked to the end."""
     x = torch.rand(256, *SHAPE)
     y = model(x).argmax(1)
@@ -103,7 +103,7 @@ def test_only_who_is_fooled_in_float32_leaves_the_attack(model: Classifier) -> N
     assert fooled[taken < 10].all()
 
 
-def test_who_is_said_to_be_fooled_is_asked_again_in_float32(model: Classifier) -> None:
+def test_fooled_samples_are_confirmed_in_float32(model: Classifier) -> None:
     x = torch.rand(64, *SHAPE)
     y = model(x).argmax(1)
     y[::2] = (y[::2] + 1) % 10
@@ -144,7 +144,7 @@ def test_auto_asks_the_hardware_and_a_trial(monkeypatch: pytest.MonkeyPatch) -> 
             assert chosen_by.chosen(cpu) == torch.float32
 
 
-def test_bfloat16_that_kills_is_refused_and_bfloat16_that_is_slow_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_refused_if_it_kills_and_allowed_if_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chosen_by, "advertises_bfloat16", lambda: True)
     with arithmetic("bfloat16"):
         monkeypatch.setattr(chosen_by, "trial", lambda: 0.5)

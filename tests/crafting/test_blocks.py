@@ -1,4 +1,4 @@
-"""Blocks of pixels as channels: the same gradient as torch's own way back."""
+"""Blocks of pixels as channels: the same input gradient as torch's backward."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Folding: the same answers as the model itself, or a reason why not."""
+"""Folding: the outputs of the model itself, or a reason why it is not folded."""
 
 import random
 from collections.abc import Callable
@@ -105,7 +105,7 @@ class Shared(nn.Module):
     ],
     ids=["mlp", "lenet", "tiny", "sequential", "no linear"],
 )
-def test_folded_models_answer_as_themselves(model, rng) -> None:
+def test_folded_models_have_the_outputs_and_gradients_of_the_model(model, rng) -> None:
     model = used(model.double())
     x = torch.rand(9, *SHAPE, dtype=torch.float64, requires_grad=True)
     assert described(model) == {"folded": True, "arithmetic": "float64"}
@@ -155,7 +155,7 @@ def test_folding_follows_the_weights_and_leaves_them_alone(rng) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_cannot_be_folded_says_why_and_still_answers_right(model, reason, rng) -> None:
+def test_models_that_cannot_be_folded_say_why_and_are_called_as_they_are(model, reason, rng) -> None:
     torch.manual_seed(0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     told = described(model)
@@ -166,7 +166,7 @@ def test_what_cannot_be_folded_says_why_and_still_answers_right(model, reason, r
         assert type(view).__name__ == "Adapted"
 
 
-def test_hooks_are_honoured(rng) -> None:
+def test_hooks_are_honored(rng) -> None:
     model, x = used(conv(nn.ReLU())), torch.rand(5, *SHAPE)
     assert described(model) == {"folded": True, "arithmetic": "float32"}
     handle = model[1].register_forward_hook(lambda _module, _args, out: 2 * out)
@@ -177,14 +177,14 @@ def test_hooks_are_honoured(rng) -> None:
     assert described(model) == {"folded": True, "arithmetic": "float32"}
 
 
-def test_a_replaced_forward_pass_is_honoured() -> None:
+def test_a_replaced_forward_pass_is_honored() -> None:
     model = used(conv(nn.ReLU()))
     assert described(model)["folded"]
     model[2].forward = lambda x: x.sigmoid()
     assert described(model)["reason"] == "it has a forward pass that is not its class's"
 
 
-def test_hooks_on_every_module_are_honoured() -> None:
+def test_global_hooks_are_honored() -> None:
     model = used(conv(nn.ReLU()))
     handle = nn.modules.module.register_module_full_backward_hook(lambda *_: None)
     try:
@@ -289,6 +289,16 @@ def test_agree_is_relative_to_the_size_of_the_outputs() -> None:
     assert not folding.agree(torch.tensor([[torch.nan, 0.0]]), a)
 
 
+def test_same_direction_counts_signs_where_gradients_are_more_than_noise() -> None:
+    b = torch.linspace(-1, 1, 100)
+    some, many = b.clone(), b.clone()
+    some[:10], many[:11] = 0, 0
+    assert folding.same_direction(some, b)
+    assert not folding.same_direction(many, b)
+    noise = torch.cat([b, torch.full((50,), 1e-8)])
+    assert folding.same_direction(torch.cat([b, -noise[100:]]), noise)
+
+
 def test_an_attack_on_a_folded_model_equals_one_on_the_model_itself(rng, monkeypatch) -> None:
     model = used(Classifier(Tiny(SHAPE, channels=3, width=12), nn.Linear(12, 10))).double()
     x, y = torch.rand(12, *SHAPE, dtype=torch.float64), torch.arange(12) % 10
@@ -299,7 +309,7 @@ def test_an_attack_on_a_folded_model_equals_one_on_the_model_itself(rng, monkeyp
 
 
 @pytest.mark.parametrize("change", ["rows", "eps", "stride", "padding"])
-def test_what_is_changed_between_attacks_is_followed(change, rng) -> None:
+def test_changes_between_attacks_are_followed(change, rng) -> None:
     """Also where nothing tells of it: rows that change places, plain settings of layers."""
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1)

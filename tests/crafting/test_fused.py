@@ -1,4 +1,4 @@
-"""Runs: the same outputs and gradients as autograd gives for the same layers."""
+"""Fused layers give the outputs and gradients that autograd gives for the same layers."""
 
 import gc
 import weakref
@@ -56,7 +56,7 @@ def same(net: nn.Module, x: Tensor) -> None:
 
 
 def spoiled(layers: list[nn.Module]) -> bool:
-    """Whether a ReLU overwrites what autograd itself needs: the output of another ReLU."""
+    """True if a ReLU overwrites what autograd itself needs: the output of another ReLU."""
     kinds = [module for module in layers if not isinstance(module, nn.Identity | nn.Dropout)]
     return any(isinstance(a, nn.ReLU) and isinstance(b, nn.ReLU) and b.inplace for a, b in pairwise(kinds))
 
@@ -89,7 +89,7 @@ def test_images_of_few_channels(channels, last, batch) -> None:
 
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_kernels_that_see_all_of_an_image(last, bias) -> None:
+def test_kernels_as_large_as_the_image(last, bias) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     x = x.contiguous(memory_format=torch.channels_last) if last else x
@@ -137,7 +137,7 @@ def test_one_run_gives_features_and_logits(head, relu, flat, weights) -> None:
 
 
 class Between(nn.Module):
-    """Features that somebody changes after the head has read them."""
+    """Features that are changed after the head has read them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Between(nn.Module):
         return torch.flatten(features, 1).relu_(), logits
 
 
-def test_features_that_others_read_are_no_part_of_a_longer_run() -> None:
+def test_features_with_other_readers_end_a_run() -> None:
     torch.manual_seed(0)
     net = Between().double().eval().requires_grad_(False)
     graph, found = joined(net)
@@ -203,7 +203,7 @@ class Residual(nn.Module):
 
 
 @pytest.mark.parametrize("inplace", [True, False])
-def test_shortcuts_read_what_they_would(inplace) -> None:
+def test_shortcuts_around_an_inplace_relu(inplace) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 3, 1), Residual(inplace), nn.Conv2d(3, 3, 1), Residual(inplace)).double().eval()
     same(net, torch.randn(2, 3, 5, 5, dtype=torch.float64))
@@ -221,7 +221,7 @@ class TwoReaders(nn.Module):
         return self.second(self.relu(h)) * h
 
 
-def test_what_others_read_is_not_overwritten() -> None:
+def test_tensors_with_other_readers_are_not_overwritten() -> None:
     torch.manual_seed(0)
     same(TwoReaders().double().eval(), torch.randn(3, 4, dtype=torch.float64))
 
@@ -289,12 +289,12 @@ class Written(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["what it gave", "what it passed on", "what it has read", "what it is reading"])
-def test_others_may_write_where_autograd_lets_them(how) -> None:
+def test_inplace_writes_that_autograd_allows(how) -> None:
     torch.manual_seed(0)
     same(Written(how).double().eval().requires_grad_(False), torch.randn(3, 4, dtype=torch.float64))
 
 
-def test_what_the_way_back_needs_cannot_be_overwritten_unseen() -> None:
+def test_overwriting_what_the_backward_needs_raises() -> None:
     graph, _ = joined(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval())
     x = torch.randn(2, 4, requires_grad=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -308,7 +308,7 @@ def test_more_and_fewer_axes_than_usual() -> None:
     same(net, torch.randn(2, 6, 6, dtype=torch.float64))
 
 
-def test_a_pass_is_forgotten_with_its_output() -> None:
+def test_the_context_is_freed_with_the_output() -> None:
     graph, _ = joined(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval())
     gc.disable()
     try:
@@ -328,6 +328,6 @@ def test_what_a_pooling_gives_may_be_overwritten(after) -> None:
     same(net.double().eval().requires_grad_(False), torch.randn(2, 3, 8, 8, dtype=torch.float64))
 
 
-def test_nobody_at_all() -> None:
+def test_an_empty_batch() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)).double().eval()
     same(net, torch.randn(0, 3, 8, 8, dtype=torch.float64))

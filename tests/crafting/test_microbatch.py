@@ -1,4 +1,4 @@
-"""How many samples at a time: measured, in force inside its context, and of no consequence for results."""
+"""The micro-batch size: measured, and in force within its context."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ class Slow(nn.Module):
 
 
 @pytest.mark.parametrize("liked", [32, 128, 512])
-def test_the_fastest_number_is_found(liked: int) -> None:
+def test_the_fastest_size_is_found(liked: int) -> None:
     model = Slow(liked)
     assert microbatch.measured(model, torch.rand(600, 4), torch.zeros(600, dtype=torch.int64)) == liked
     assert model.seen == {32, 64, 128, 256, 512}
@@ -35,7 +35,7 @@ def test_few_samples_are_not_measured() -> None:
     assert model.seen == set()
 
 
-def test_the_number_holds_inside_its_context() -> None:
+def test_the_size_holds_within_its_context() -> None:
     with microbatch.micro(7):
         assert microbatch.size() == 7
     with pytest.raises(KeyError), microbatch.micro(8):
@@ -52,5 +52,5 @@ class Blind(nn.Module):
         return x.detach()[:, :3]
 
 
-def test_a_model_without_gradients_gets_some_number() -> None:
+def test_a_model_without_gradients_gets_some_size() -> None:
     assert microbatch.measured(Blind(), torch.rand(100, 4), torch.zeros(100, dtype=torch.int64)) in (32, 64)

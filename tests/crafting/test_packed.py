@@ -1,4 +1,4 @@
-"""Packed weights: the same products, wherever a call has passes enough to pay for the packing."""
+"""oneDNN products: the same results with plain and packed weights; packed if a call has many passes."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_products_both_ways(dtype, n, packing) -> None:
     agree(products.input_gradient(grad), (grad.double() @ weight.double()).to(dtype))
 
 
-def test_what_is_not_worth_packing() -> None:
+def test_small_weights_and_other_types_are_not_packed() -> None:
     assert not packed.worth_packing(torch.zeros(10, 1024))  # small
     assert not packed.worth_packing(torch.zeros(1024, 1024, dtype=torch.float64))
     assert not packed.worth_packing(torch.zeros(1024, 1024, device="meta"))

@@ -1,4 +1,4 @@
-"""Tracing: what leaves no mark in a trace is noticed, and attacks follow the gradients of the network itself."""
+"""Tracing: what a trace does not show is noticed, and attacks follow the gradients of the network itself."""
 
 import copy
 import random
@@ -58,7 +58,7 @@ def follows(model: nn.Module, x: Tensor | None = None) -> bool:
 
 
 class Steps(torch.autograd.Function):
-    """Rounds, with a way back of its own that lets the gradient through."""
+    """Rounds, with a custom backward that lets the gradient through."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Gate(nn.Module):
         return gate if self.all_of_it else gate * x
 
 
-@pytest.mark.parametrize("between", [Steps.apply, Gate()], ids=["way back of its own", "no_grad"])
+@pytest.mark.parametrize("between", [Steps.apply, Gate()], ids=["custom backward", "no_grad"])
 @pytest.mark.parametrize("numbers", ["float32", "bfloat16"])
 def test_gradients_that_a_trace_does_not_have(between: Any, numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.crafting.arithmetic.trial", lambda: 2.0)
@@ -148,7 +148,7 @@ CHANGES: dict[str, Callable[[Net, pytest.MonkeyPatch], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("numbers", ["float32", "bfloat16"])
-def test_what_is_set_between_two_attacks_is_followed(
+def test_attributes_set_between_attacks_are_followed(
     change: str, numbers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.crafting.arithmetic.trial", lambda: 2.0)
@@ -184,7 +184,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_whole_numbers_that_are_drawn_in_every_pass(source: str) -> None:
+def test_integers_drawn_in_every_pass(source: str) -> None:
     model = Net(torch.relu, Drawing(SOURCES[source]))
     states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     assert trace(model) == "its forward pass draws random numbers that a trace would freeze"
@@ -213,7 +213,7 @@ MEMORIES: dict[str, Callable[[Any, Tensor], object]] = {
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_what_a_pass_remembers(memory: str) -> None:
+def test_forward_passes_with_state(memory: str) -> None:
     assert trace(Net(torch.relu, Remembering(MEMORIES[memory]))) == "its forward pass changes its own state"
 
 

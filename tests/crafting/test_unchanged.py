@@ -17,7 +17,7 @@ class Holds(nn.Module):
 
 
 def settled(*modules: nn.Module) -> Unchanged:
-    """What knows these modules: the first call sees their places, the second their contents."""
+    """A detector that knows these modules: the first call sees their addresses, the second their contents."""
     unchanged = Unchanged()
     assert [unchanged(modules) for _ in range(4)] == [False, False, True, True]
     return unchanged
@@ -25,7 +25,7 @@ def settled(*modules: nn.Module) -> Unchanged:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(), (3,), (4, 6), (2, 3, 5)])
-def test_one_number_written_behind_the_version(dtype, shape) -> None:
+def test_a_write_that_the_version_counter_misses(dtype, shape) -> None:
     module = Holds(torch.zeros(shape, dtype=dtype))
     unchanged = settled(module)
     module.t0.data.flatten()[-1:].fill_(1)
@@ -33,21 +33,21 @@ def test_one_number_written_behind_the_version(dtype, shape) -> None:
     assert unchanged([module])
 
 
-def test_a_sign_that_equality_does_not_see() -> None:
+def test_the_sign_of_zero() -> None:
     module = Holds(torch.zeros(8))
     unchanged = settled(module)
     module.t0.data[3] = -0.0
     assert not unchanged([module])
 
 
-def test_rows_that_changed_places() -> None:
+def test_swapped_rows() -> None:
     layer = nn.Linear(6, 4)
     unchanged = settled(layer)
     layer.weight.data.copy_(layer.weight.data.flip(0))
     assert not unchanged([layer])
 
 
-def test_parts_and_other_orders_of_memory() -> None:
+def test_slices_and_strided_tensors() -> None:
     whole = torch.arange(30.0)
     module = Holds(whole[1:9], whole[2:22].reshape(4, 5).t(), whole[::3])
     unchanged = settled(module)
@@ -78,6 +78,6 @@ def test_tensors_without_versions_are_never_unchanged() -> None:
     assert not any(unchanged([module]) for _ in range(4))
 
 
-def test_devices_that_would_have_to_be_waited_for() -> None:
+def test_other_devices_are_never_unchanged() -> None:
     unchanged = Unchanged()
     assert not any(unchanged([Holds(torch.ones(5, device="meta"))]) for _ in range(4))

@@ -18,7 +18,7 @@ from holdfast.rng import Rng
 
 
 class Noisy(nn.Module):
-    """A randomised model: it draws from torch's own generator in every mode."""
+    """A randomized model: it draws from torch's global generator in every mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1) + torch.randn(len(x), x[:1].numel())
@@ -26,7 +26,7 @@ class Noisy(nn.Module):
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)  # weights are drawn from torch's own generator
+    torch.manual_seed(0)  # weights are drawn from torch's global generator
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_any_module_is_opened(rng: Rng) -> None:
         assert torch.equal(view.outputs(x).features, x.flatten(1))
 
 
-def test_a_randomised_model_draws_from_the_rng(rng: Rng) -> None:
+def test_a_randomized_model_draws_from_the_rng(rng: Rng) -> None:
     def draw(rng: Rng) -> Tensor:
         with frozen(Noisy(), rng) as view:
             return torch.cat([view(torch.zeros(2, 3)), view(torch.zeros(2, 3))])

@@ -19,10 +19,10 @@ What happens between ``attack(model, x, y, rng=rng)`` and a gradient, in this or
    A model without a fast form is called as it is, and the reason goes to the records (``view.described``).
 4. ``Folded.prepare`` folds the present weights anew unless ``unchanged`` finds them unchanged, and packs large linear
    weights for oneDNN where the call has many passes (``packed``).
-5. The attack calls ``outputs(x)`` of the view. At the first pass and every 64 passes, the outputs and input gradients
-   of a few samples are compared with those of the model itself; where they differ, the model is used for the
-   rest of the call. In training, calls are short and one in eight is compared like this. Which one depends on
-   ``rng`` alone, so that a resumed run repeats it.
+5. The attack calls ``outputs(x)`` of the view. When the form is new and from time to time after that, the outputs and
+   input gradients of a few samples are compared with those of the model itself (``view._Fast``); where they differ,
+   the model is used for the rest of the call. When depends on the call and its ``rng`` alone, so that a resumed run
+   repeats it.
 6. The forward pass runs the fused graph and returns float32 features and logits. The attack computes its loss, and
    ``torch.autograd.grad`` runs the custom backward down to the input gradient: parameters get none.
 7. A sample that seems fooled in lower precision is confirmed by the model itself (``view.confirmed``).

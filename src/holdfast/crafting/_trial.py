@@ -1,5 +1,6 @@
-"""Tries bfloat16 on this processor and prints how many times as fast as float32 it is. Run as a process of its own:
-virtual machines may advertise instructions that kill whoever uses them.
+"""Times bfloat16 on this processor and prints its speed-up over float32.
+
+It runs in a subprocess, because virtual machines may advertise instructions that kill the process that uses them.
 """
 
 import time
@@ -12,7 +13,7 @@ _ROUNDS = 5
 
 
 def main() -> None:
-    """Print float32's time over bfloat16's, for a gradient of a linear layer and of a convolution."""
+    """Print the time of float32 over that of bfloat16, for input gradients of a linear layer and a convolution."""
     print(sum(_seconds(torch.float32)) / sum(_seconds(torch.bfloat16)))
 
 
@@ -27,8 +28,8 @@ def _seconds(dtype: torch.dtype) -> tuple[float, float]:
 def _least(layer: Callable[[Tensor], Tensor], x: Tensor) -> float:
     taken = []
     for _ in range(_ROUNDS):
-        here, started = x.detach().requires_grad_(), time.perf_counter()
-        torch.autograd.grad(layer(here).sum(), here)
+        leaf, started = x.detach().requires_grad_(), time.perf_counter()
+        torch.autograd.grad(layer(leaf).sum(), leaf)
         taken.append(time.perf_counter() - started)
     return min(taken)
 

@@ -1,7 +1,7 @@
-"""Batch norm folded into the layer before it: in eval mode it is a scale and a shift that the weights can carry.
+"""Folds batch norm into the layer before it: in eval mode it is a scale and a shift of that layer's output.
 
-A network is traced once (torch.fx) and its folded weights are computed anew each time it is used, so training can use
-it too. Where the graph does not allow it the network is used as it is, and the reason is kept.
+A network is traced once (torch.fx); its folded weights are computed again when the weights change, so training can use
+it too. A network that cannot be folded is called as it is, and the reason is recorded.
 """
 
 from collections.abc import Callable, Collection
@@ -26,15 +26,16 @@ Pair = tuple[Layer, _BatchNorm, Layer]
 Copy = tuple[nn.Module, nn.Module]
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_AGREE = 1e-3  # relative to the largest output; folding costs a few roundings, a wrong graph costs everything
+_AGREE = 1e-3  # relative to the largest output; folding changes the rounding, a wrong graph changes everything
 _FEW = 4  # passes
-_ROWS = 128  # of weights that are lowered at once: they need no memory beside the cache
+_ROWS = 128  # of a weight that are cast at once, so that the product in float32 stays in the cache
+_NOISE = 1e-6  # of the largest gradient: smaller ones may be what is left of terms that cancel
 _SIGNS = 0.1  # share of signs of gradients that rounding may change; trained networks in bfloat16 lose 0.01
-_ROUGHLY = 0.1  # the same for bfloat16, which has three digits
+_ROUGHLY = 0.1  # the same for bfloat16, which has two to three decimal digits
 
 
 class Folded:
-    """A traced network with batch norm folded: ``folded(x)`` gives (features, logits), computed in ``dtype``."""
+    """A traced network with batch norm folded: ``folded(x)`` returns (features, logits), computed in ``dtype``."""
 
     def __init__(
         self,
@@ -56,12 +57,17 @@ class Folded:
         self._sources = [*folded, *(source for source, _ in copies), *read]
         self._unchanged = Unchanged()
         self._images = any(isinstance(target, nn.Conv2d) for *_, target in pairs)
-        self._layout = torch.channels_last if self._images else torch.contiguous_format  # channels of a pixel together
+        self._layout = torch.channels_last if self._images else torch.contiguous_format  # for images
 
     @property
     def exact(self) -> bool:
-        """Whether it gives what the network gives but for a few roundings."""
+        """True if it computes in the precision of the network."""
         return self._dtype != torch.bfloat16
+
+    @property
+    def unproven(self) -> bool:
+        """True if it should agree at any input but was not yet found to."""
+        return self.exact and not self.agreed
 
     @property
     def settled(self) -> bool:
@@ -69,14 +75,14 @@ class Folded:
         return self.agreed and self.exact
 
     def pays(self, passes: int) -> bool:
-        """Whether so many passes are worth folding the weights: of linear layers alone that costs as much as a few."""
+        """True if that many passes are worth folding the weights, which costs a few passes for linear layers."""
         return passes >= _FEW or self._images or not self.exact
 
     def faithful(self, logits: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-        """Whether the trace has the gradients of the network, whose logits are given; asked until it is found so.
+        """True if the trace has the input gradients of the network; compared until it is found so.
 
-        A way back of the user's own (torch.autograd.Function) and what runs under no_grad leave no mark in a trace.
-        Both compute alike, so that little rounding is between them.
+        A custom backward (torch.autograd.Function) and ``no_grad`` leave no mark in a trace. The trace computes the
+        same operations as the network, so the tolerance is small.
         """
         if self._traced is not None and agree(input_gradient(self._as_traced, x), input_gradient(logits, x)):
             self._traced = None
@@ -88,11 +94,11 @@ class Folded:
 
     @torch.no_grad()
     def prepare(self, passes: int) -> None:
-        """Get ready for so many passes with the weights the network has now."""
+        """Prepare that many passes with the present weights of the network."""
         if not self._unchanged(self._sources):
             self._refresh()
         for run in self._runs:
-            run.pack(passes >= OFTEN)  # by the call alone, so that a run that was stopped goes on with the same bits
+            run.pack(passes >= OFTEN)  # by the call alone, so that a resumed run gives the same bits
 
     def _refresh(self) -> None:
         for layer, norm, target in self._pairs:
@@ -117,7 +123,7 @@ class Folded:
         normal = self._normalize(x)
         dtype = normal.dtype if self.exact else self._dtype
         layout = self._layout if normal.ndim == 4 else torch.contiguous_format  # images may come flat
-        features, logits = self.graph.forward(normal.to(dtype, memory_format=layout))  # it has no hooks to call
+        features, logits = self.graph.forward(normal.to(dtype, memory_format=layout))  # not called: it has no hooks
         return features.to(x.dtype), logits.to(x.dtype)
 
 
@@ -129,7 +135,7 @@ _known: WeakKeyDictionary[nn.Module, dict[torch.dtype, "_Made"]] = WeakKeyDictio
 
 
 class _Made(NamedTuple):
-    """The folded form of a model, and what it was made of."""
+    """The folded form of a model, and what it was made from."""
 
     structure: list[object]
     attributes: list[object]
@@ -140,7 +146,7 @@ def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str
     """The folded form of a model, or the reason why it has none; traced once per structure and type."""
     modules = list(model.modules())  # once: walking the tree is what a short call pays most for
     if altered := _altered(modules):
-        return altered  # for now: it may be undone
+        return altered  # not stored: it may be undone
     here, settings, known = structure(modules), attributes(modules), _known.setdefault(model, {})
     made = known.get(dtype)
     if made is None or made.structure != here or (made.attributes != settings and isinstance(made.form, Folded)):
@@ -149,17 +155,17 @@ def folded(model: nn.Module, dtype: torch.dtype = torch.float32) -> Folded | str
 
 
 def agree(a: Tensor, b: Tensor, exact: bool = True) -> bool:
-    """Whether two outputs are the same but for rounding."""
+    """True if two outputs are equal up to rounding."""
     allowed = _AGREE if exact else _ROUGHLY
     return a.shape == b.shape and bool((a - b).abs().max() <= allowed * (1e-6 + b.abs().max()))
 
 
 def same_direction(a: Tensor, b: Tensor) -> bool:
-    """True if gradients have nearly the signs of others wherever these are not zero.
+    """True if gradients have nearly the signs of others, except where these are zero but for rounding.
 
     Rounding can make gradients vanish that are large enough to follow, such as those of a steep sigmoid.
     """
-    counted = b != 0
+    counted = b.abs() > _NOISE * b.abs().max()
     differ = (a.sign() != b.sign()) & counted
     return bool(differ.sum() <= _SIGNS * counted.sum())
 
@@ -175,7 +181,7 @@ def _altered(modules: list[nn.Module]) -> str:
     return "it has a forward pass that is not its class's" if patched else ""
 
 
-@torch.inference_mode(False)  # what is made here serves later attacks too
+@torch.inference_mode(False)  # later attacks outside of inference mode use it too
 def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
     lowered = dtype == torch.bfloat16
     if not lowered and not any(isinstance(module, _NORMS) for module in model.modules()):
@@ -205,10 +211,10 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> Folded | str:
 
 
 class _Both(nn.Module):
-    """A classifier after its normalization that gives features and logits, for tracing.
+    """A classifier without its normalization that returns features and logits, for tracing.
 
-    Where the encoder alone is lowered, features are raised again: a product with ten classes costs more in bfloat16,
-    and logits keep their digits.
+    If only the encoder is computed in bfloat16, features are cast back to float32: the head's small product is slower
+    in bfloat16, and logits keep their precision.
     """
 
     def __init__(self, model: Classifier, raised: bool) -> None:
@@ -222,7 +228,7 @@ class _Both(nn.Module):
 
 
 def _open(graph: fx.GraphModule) -> None:
-    """Make a graph that gives logits give features too, as :func:`holdfast.models.classifier.adapt` defines them."""
+    """Make a graph that returns logits return features too, as :func:`holdfast.models.classifier.adapt` does."""
     *nodes, output = graph.graph.nodes
     linear = [n for n in nodes if n.op == "call_module" and isinstance(_module(graph, n), nn.Linear)]
     logits = output.args[0]
@@ -233,7 +239,7 @@ def _open(graph: fx.GraphModule) -> None:
 
 
 def _reshape(graph: fx.GraphModule) -> None:
-    """Let views of images be made with channels last too, where torch has to copy."""
+    """Replace ``view`` by ``reshape``: with channels-last images torch has to copy."""
     for node in graph.graph.nodes:
         types = any(isinstance(value, torch.dtype) for value in (*node.args, *node.kwargs.values()))
         if node.op == "call_method" and node.target == "view" and not types:
@@ -245,7 +251,7 @@ def _module(graph: fx.GraphModule, node: fx.Node) -> nn.Module:
 
 
 def _foldable(graph: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
-    """Layers used once, by nothing but a batch norm with fixed statistics."""
+    """Layers that are used once and feed only a batch norm with fixed statistics."""
     calls = [node for node in graph.graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
     found = []
@@ -259,13 +265,15 @@ def _foldable(graph: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
             and len(layer.users) == 1
         ):
             once = targets.count(layer.target) == targets.count(norm.target) == 1
-            fits = len(cast(Layer, _module(graph, layer)).weight) == module.num_features  # else it norms another axis
+            fits = (
+                len(cast(Layer, _module(graph, layer)).weight) == module.num_features
+            )  # else it normalizes another axis
             found += [(layer, norm)] if once and fits else []
     return found
 
 
 def _fixed(module: nn.Module) -> TypeGuard[_BatchNorm]:
-    """Whether it is a batch norm whose every number is there."""
+    """True for a batch norm that has running statistics, a weight and a bias."""
     known = type(module) in _NORMS and cast(_BatchNorm, module).track_running_stats
     return known and all(
         getattr(module, name) is not None for name in ("running_mean", "running_var", "weight", "bias")
@@ -273,7 +281,7 @@ def _fixed(module: nn.Module) -> TypeGuard[_BatchNorm]:
 
 
 def _replace(graph: fx.GraphModule, layer: fx.Node, norm: fx.Node, dtype: torch.dtype) -> Pair:
-    """Put a layer with weights of its own in the place of layer and norm."""
+    """Replace a layer and its batch norm by one layer with separate weights."""
     old, batch_norm = cast(Layer, _module(graph, layer)), cast(_BatchNorm, _module(graph, norm))
     target = cast(Layer, _twin(old, dtype))
     if target.bias is None:
@@ -285,7 +293,7 @@ def _replace(graph: fx.GraphModule, layer: fx.Node, norm: fx.Node, dtype: torch.
 
 
 def _lower(graph: fx.GraphModule, others: Collection[nn.Module], dtype: torch.dtype) -> list[Copy]:
-    """Give every layer with tensors but those others a copy of a lower type."""
+    """Replace every layer that has tensors, except the given ones, by a copy of a lower type."""
     done = {id(other) for other in others}
     twins: dict[int, Copy] = {}
     for node in graph.graph.nodes:
@@ -302,7 +310,7 @@ def _retarget(graph: fx.GraphModule, node: fx.Node, module: nn.Module) -> None:
 
 
 def _twin(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A module of the same kind and sizes whose tensors are its own and want no gradient."""
+    """A copy of a module, with tensors that require no gradient."""
     twin = deepcopy(module).requires_grad_(False).eval()
     if isinstance(twin, nn.Conv2d):
         twin.weight.data = twin.weight.data.contiguous(memory_format=torch.channels_last)

@@ -1,8 +1,8 @@
-"""Runs of plain layers, forward and backward by hand.
+"""Sequences of known layers as one autograd function with a custom backward.
 
-Autograd builds a graph of every pass; for layers one after another with fixed weights the way back is known
-beforehand. A run is one node of that graph: it keeps only what its own way back needs and overwrites what nobody else
-reads.
+Autograd records a graph of every forward pass; for a sequence of layers with fixed weights the backward pass is known
+beforehand. A run is one node of that graph: it saves only what its backward needs and works in place on tensors that
+nothing else reads.
 """
 
 from collections.abc import Sequence
@@ -16,29 +16,29 @@ from holdfast.crafting.layers import VIEWS, Conv, Flatten, Layer, Linear, Sphere
 
 
 class Run(nn.Module):
-    """Layers one after another; where ``tap`` is above 0, the output of the first so many of them is given too."""
+    """A sequence of layers; if ``tap`` is above 0, the output of the first ``tap`` layers is returned too."""
 
     def __init__(self, layers: Sequence[Layer], tap: int = 0) -> None:
         super().__init__()
         self.layers, self.tap = layers, tap
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The output of the last layer, after that of the tapped one where there is one."""
+        """The output of the last layer, preceded by that of the tapped one if there is one."""
         return cast(Tensor | tuple[Tensor, Tensor], _Pass.apply(x, self.layers, self.tap))  # type: ignore[no-untyped-call]
 
     @property
     def weighted(self) -> list[nn.Module]:
-        """The modules of whose weights something is made that serves all passes."""
+        """The modules from whose weights something is computed once for all passes."""
         return [layer.module for layer in self.layers if isinstance(layer, Linear | Sphere | Conv)]
 
     def refresh(self) -> None:
-        """Make anew what is made of the weights."""
+        """Compute again what depends on the weights."""
         for layer in self.layers:
             if isinstance(layer, Linear | Sphere | Conv):
                 layer.refresh()
 
     def pack(self, wanted: bool) -> None:
-        """Multiply with packed weights from now on, or with plain ones."""
+        """Use packed weights from now on, or plain ones."""
         for layer in self.layers:
             if isinstance(layer, Linear):
                 layer.pack(wanted)
@@ -52,35 +52,37 @@ class _Pass(torch.autograd.Function):
         ctx.begin, ctx.version = x, None if x.is_inference() else x._version
         tapped = x
         for number, layer in enumerate(layers, 1):
-            x, kept = layer.forward(x)
-            ctx.sizes.append(len(kept))
-            saved += kept
+            x, needed = layer.forward(x)
+            ctx.sizes.append(len(needed))
+            saved += needed
             tapped = x if number == tap else tapped
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*saved)  # torch frees them after use and notices where they were overwritten
-        # detached: what is kept may be an output itself, which will know this context: a circle
+        ctx.save_for_backward(*saved)  # torch frees them after use and notices if they were overwritten
+        # detached: a saved tensor may be an output, which refers to this context: a reference cycle
         return (tapped.detach(), x.detach()) if tap else x.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
         if all(grad is None for grad in grads):
             return None, None, None
-        if torch.is_grad_enabled():  # the slope is to be differentiated too
+        if torch.is_grad_enabled():  # for second derivatives
             return _differentiable(ctx, grads), None, None
-        saved, grad, own = list(ctx.saved_tensors), grads[-1], False
+        saved, grad, may_overwrite = list(ctx.saved_tensors), grads[-1], False
         for number in range(len(ctx.layers), 0, -1):
             if number == ctx.tap and grads[0] is not None:
-                grad, own = grads[0] if grad is None else grad + grads[0], grad is not None
-            kept = [saved.pop() for _ in range(ctx.sizes[number - 1])]
+                grad, may_overwrite = grads[0] if grad is None else grad + grads[0], grad is not None
+            needed = [saved.pop() for _ in range(ctx.sizes[number - 1])]
             if grad is not None:
                 layer = ctx.layers[number - 1]
-                grad = layer.backward(grad, tuple(reversed(kept)), own)
-                own = own or not isinstance(layer, Flatten)  # a flattened one is the given one in another shape
+                grad = layer.backward(grad, tuple(reversed(needed)), may_overwrite)
+                may_overwrite = may_overwrite or not isinstance(
+                    layer, Flatten
+                )  # whose gradient is a view of the given one
         return grad, None, None
 
 
 def _differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> Tensor:
-    """The gradient of the input as a function that torch knows: the pass is made again."""
+    """The input gradient as a differentiable function: the forward pass is repeated under autograd."""
     x = ctx.begin
     if not x.is_inference() and x._version != ctx.version:
         raise RuntimeError("the input of a pass was modified by an inplace operation before its second derivative")
@@ -95,14 +97,14 @@ def _differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> Tensor:
 
 
 def join(graph: fx.GraphModule) -> list[Run]:
-    """Put a run in the place of every sequence of plain layers of a graph; the graph is to be recompiled."""
+    """Replace every sequence of known layers in a graph by a run; the caller recompiles the graph."""
     runs: list[Run] = []
     for nodes in _sequences(graph):
         modules = [graph.get_submodule(str(node.target)) for node in nodes]
         cut = next((number for number, node in enumerate(nodes[:-1], 1) if len(node.users) > 1), 0)
         before, after = by_hand(modules[:cut]), by_hand(modules[cut:])
         if all(isinstance(layer, Flatten) for layer in (*before, *after)):
-            continue  # only another view of its input, which somebody may overwrite through it
+            continue  # only a view of its input, through which the input may be overwritten
         run, name = Run([*before, *after], len(before)), f"run_{len(runs)}"
         graph.add_submodule(name, run)
         with graph.graph.inserting_after(nodes[-1]):
@@ -119,8 +121,9 @@ def join(graph: fx.GraphModule) -> list[Run]:
 
 
 def _sequences(graph: fx.GraphModule) -> list[list[fx.Node]]:
-    """Plain layers, each of which but the last is read by the next one, with nothing done in between, and by nobody
-    else, but for the features that a head reads: the network may give them too.
+    """Sequences of known layers in which only the next layer reads the output of each.
+
+    The features that a head reads are an exception: the network may return them too.
     """
     found: list[list[fx.Node]] = []
     modules = {node: graph.get_submodule(str(node.target)) for node in graph.graph.nodes if node.op == "call_module"}
@@ -133,7 +136,7 @@ def _sequences(graph: fx.GraphModule) -> list[list[fx.Node]]:
             follows = isinstance(module, nn.Linear) and _given(node, before) and _tappable(found[-1], modules)
         overwrites = isinstance(module, nn.ReLU) and module.inplace
         if overwrites and not (follows and type(modules[before]) in (nn.Linear, nn.Conv2d)):
-            continue  # somebody else may read what it overwrites
+            continue  # others may read what it overwrites
         if follows:
             found[-1].append(node)
         else:
@@ -142,12 +145,12 @@ def _sequences(graph: fx.GraphModule) -> list[list[fx.Node]]:
 
 
 def _given(head: fx.Node, features: fx.Node) -> bool:
-    """Whether what a head reads is read by nobody else, only given by the network, flat or as it is."""
+    """True if the features feed only the head and the output of the network, flattened or not."""
     others = [user for user in features.users if user is not head]
     flat = [user for user in others if user.target is torch.flatten]
     return all(user.op == "output" for node in (features, *flat) for user in node.users if user not in (head, *flat))
 
 
 def _tappable(nodes: list[fx.Node], modules: dict[fx.Node, nn.Module]) -> bool:
-    """Whether a sequence gives nothing else yet and makes something of its input, not only another view."""
+    """True if a sequence has no tap yet and computes something, not only a view of its input."""
     return all(len(node.users) == 1 for node in nodes[:-1]) and not all(isinstance(modules[n], VIEWS) for n in nodes)

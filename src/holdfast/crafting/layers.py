@@ -1,4 +1,4 @@
-"""Plain layers, forward and backward by hand."""
+"""The layers that can be fused, each with its forward and its custom backward."""
 
 from typing import Protocol, cast
 
@@ -15,23 +15,23 @@ _aten = torch.ops.aten
 
 
 class Raised(nn.Module):
-    """The same numbers in float32."""
+    """Casts to float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Them."""
+        """x in float32."""
         return x.float()
 
 
 _HEADS = (nn.Linear, linear.Linear, hypersphere.Hypersphere)
-VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)  # they give what they are given
+VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)  # in eval mode they return a view of their input
 _PLAIN = (*_HEADS, *VIEWS, Raised, nn.ReLU, nn.AvgPool2d)
 
 
 class Layer(Protocol):
-    """``forward`` gives the output and what ``backward`` needs to turn the gradient there into that of the input.
+    """``forward`` returns the output and the tensors that ``backward`` needs to compute the input gradient.
 
-    ``backward`` may overwrite the gradient it is given where that is its ``own``. Under grad mode ``forward`` is made
-    of operations that torch can differentiate, and ``backward`` is not asked.
+    ``backward`` works in place on the gradient it is given if it ``may_overwrite`` it. In grad mode ``forward``
+    consists of differentiable operations, and ``backward`` is not called.
     """
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]: ...
@@ -39,7 +39,7 @@ class Layer(Protocol):
 
 
 def _where_positive(grad: Tensor, y: Tensor, may_overwrite: bool) -> Tensor:
-    """The gradient before a ReLU whose output is y."""
+    """The input gradient of a ReLU whose output is y."""
     if may_overwrite:
         _aten.threshold_backward.grad_input(grad, y, 0, grad_input=grad)
         return grad
@@ -47,7 +47,7 @@ def _where_positive(grad: Tensor, y: Tensor, may_overwrite: bool) -> Tensor:
 
 
 class Linear:
-    """A linear layer, with the ReLU after it where there is one."""
+    """A linear layer, with the ReLU after it if there is one."""
 
     def __init__(self, module: nn.Linear, relu: bool) -> None:
         self.module, self.relu = module, relu
@@ -79,11 +79,11 @@ class Linear:
 
 
 class Sphere:
-    """Scaled cosines: the directions of the classes are worked out once for all passes."""
+    """A hypersphere head (scaled cosines); the directions of the classes are computed once for all passes."""
 
     def __init__(self, module: hypersphere.Hypersphere) -> None:
         self.module = module
-        self.least = length(module.weight.new_zeros(1, module.in_features))  # of a feature that is zero
+        self.least = length(module.weight.new_zeros(1, module.in_features))  # the length of a zero feature
         self.refresh()
 
     def refresh(self) -> None:
@@ -102,13 +102,13 @@ class Sphere:
         if not saved:
             return grad @ self.directions
         x, along, size = saved
-        grad = grad / size  # few numbers: what is left for the many of x is one product and one sum
+        grad = grad / size  # on the few logits, so that the many features need only one product and one sum
         inward = (grad * along).sum(-1, keepdim=True).div_(size).div_(size)
         return (grad @ self.directions).addcmul_(x, inward, value=-1)
 
 
 class Conv:
-    """A convolution of images, with the ReLU after it where there is one."""
+    """A 2-D convolution, with the ReLU after it if there is one."""
 
     def __init__(self, module: nn.Conv2d, relu: bool) -> None:
         self.module, self.relu = module, relu
@@ -128,7 +128,7 @@ class Conv:
         return (y.relu_(), (x, y)) if self.relu else (y, (x,))
 
     def _whole(self, x: Tensor) -> bool:
-        """Whether the kernel sees all of an image, so that the convolution is one product."""
+        """True if the kernel covers the whole image, so that the convolution is one matrix product."""
         m = self.module
         plain = (*m.padding, *m.dilation, m.groups) == (0, 0, 1, 1, 1)
         return plain and x.ndim == 4 and x.shape[2:] == m.kernel_size
@@ -137,7 +137,7 @@ class Conv:
         m, x = self.module, saved[0]
         if self.relu:
             grad = _where_positive(grad, saved[1], may_overwrite)
-        if x.ndim == 3:  # one image without a batch
+        if x.ndim == 3:  # one image without a batch axis
             grad, x = grad[None], x[None]
         if self._whole(x):
             return (grad.flatten(1) @ _by_pixel(m.weight)).reshape(len(x), *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
@@ -150,22 +150,22 @@ class Conv:
 
 
 def _by_pixel(images: Tensor) -> Tensor:
-    """Images as rows, the channels of a pixel together: a view where they are so in memory."""
+    """Images as rows in channels-last order: a view if they are stored so."""
     return images.permute(0, 2, 3, 1).flatten(1)
 
 
 class Raise:
-    """Numbers raised to float32."""
+    """The cast to float32."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return x.float(), (x.new_empty(0),)  # for its type alone
+        return x.float(), (x.new_empty(0),)  # saved for its dtype only
 
     def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
         return grad.to(saved[0].dtype)
 
 
 class Relu:
-    """A ReLU whose input is somebody else's."""
+    """A ReLU whose input must not be overwritten."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         y = F.relu(x)
@@ -176,7 +176,7 @@ class Relu:
 
 
 class MaxPool:
-    """A pooling, with the ReLU after it where there is one."""
+    """Max pooling, with the ReLU after it if there is one."""
 
     def __init__(self, module: nn.MaxPool2d, relu: bool) -> None:
         m, self.relu = module, relu
@@ -194,7 +194,7 @@ class MaxPool:
 
 
 class AvgPool:
-    """A pooling by the mean."""
+    """Average pooling."""
 
     def __init__(self, module: nn.AvgPool2d) -> None:
         m = module
@@ -209,19 +209,19 @@ class AvgPool:
 
 
 class Flatten:
-    """The same numbers in fewer axes."""
+    """Flattening."""
 
     def __init__(self, module: nn.Flatten) -> None:
         self.module = module
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return cast(Tensor, self.module(x)), (x.data,)  # for its shape alone, whoever overwrites it
+        return cast(Tensor, self.module(x)), (x.data,)  # saved for its shape only, so it may be overwritten
 
     def backward(self, grad: Tensor, saved: tuple[Tensor, ...], may_overwrite: bool) -> Tensor:
         (x,) = saved
         grad = grad.reshape(x.shape)
         last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
-        # small here and large behind the pooling before it: the order of pixels is put right here
+        # the memory format is restored here, where the map is small, not before the pooling, where it is large
         return grad.contiguous(memory_format=torch.channels_last) if last else grad
 
 
@@ -230,7 +230,7 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether a module is a layer that is known here."""
+    """True if a module can be fused."""
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     if type(module) is nn.MaxPool2d:
@@ -239,11 +239,11 @@ def plain(module: nn.Module) -> bool:
 
 
 def by_hand(modules: list[nn.Module]) -> list[Layer]:
-    """Plain modules one after another, as layers."""
+    """The fused layers of a sequence of modules."""
     layers: list[Layer] = []
     modules = _pooled_first(modules)
     for module, after in zip(modules, [*modules[1:], None], strict=False):
-        relu = type(after) is nn.ReLU  # taken along by the layer before it
+        relu = type(after) is nn.ReLU  # computed in place by the layer before it
         if isinstance(module, hypersphere.Hypersphere):
             layers.append(Sphere(module))
         elif isinstance(module, nn.Linear):
@@ -264,9 +264,10 @@ def by_hand(modules: list[nn.Module]) -> list[Layer]:
 
 
 def _pooled_first(modules: list[nn.Module]) -> list[nn.Module]:
-    """ReLUs after the poolings that follow them, where maps are smaller: the largest number is as positive then.
+    """The modules with each ReLU moved behind the max pooling that follows it, where the map is smaller.
 
-    Only where a later layer makes something new of them: others may overwrite what a pooling gives, not a ReLU.
+    The two commute. It is done only if a later layer computes something new: others may overwrite the output of a
+    pooling, but not that of a ReLU, which its backward needs.
     """
     found = list(modules)
     for number in range(1, len(found) - 1):

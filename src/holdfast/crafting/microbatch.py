@@ -1,4 +1,4 @@
-"""How many samples an attack passes through a model at a time: enough to keep it busy, few enough to stay in cache."""
+"""The micro-batch size of attacks: large enough to use the processor, small enough for its cache."""
 
 import time
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ _size: ContextVar[int] = ContextVar("micro", default=USUAL)
 
 
 def size() -> int:
-    """The number of samples at a time that is in force."""
+    """The micro-batch size in force."""
     return _size.get()
 
 
 @contextmanager
 def micro(number: int) -> Iterator[None]:
-    """Attack so many samples at a time inside the context."""
+    """Set the micro-batch size of attacks within the context."""
     if number < 1:
         raise ValueError(f"{number} samples at a time were asked for but an attack needs at least 1")
     token = _size.set(number)
@@ -38,7 +38,7 @@ def micro(number: int) -> Iterator[None]:
 
 
 def measured(model: nn.Module, x: Tensor, y: Tensor) -> int:
-    """The number of samples at a time with the least time per sample for one gradient, tried here in turns."""
+    """The micro-batch size with the least time per sample for one gradient; the sizes are timed in turns."""
     sizes = [number for number in _TRIED if number <= len(x)]
     best = dict.fromkeys(sizes, torch.inf)
     with crafting(model, Rng(0)) as view, torch.inference_mode(False), torch.enable_grad():
@@ -51,10 +51,10 @@ def measured(model: nn.Module, x: Tensor, y: Tensor) -> int:
 
 def _seconds(view: Model, x: Tensor, y: Tensor) -> float:
     started = time.perf_counter()
-    here = x.clone().requires_grad_()
+    leaf = x.clone().requires_grad_()
     try:
-        (grad,) = torch.autograd.grad(cross_entropy(view.outputs(here), Rows.of(y)).sum(), here)
-    except RuntimeError:  # no gradient, or no room for so many
+        (grad,) = torch.autograd.grad(cross_entropy(view.outputs(leaf), Rows.of(y)).sum(), leaf)
+    except RuntimeError:  # no gradient, or not enough memory
         return torch.inf
-    grad.sum().item()  # devices work ahead: the number is only there when they are done
+    grad.sum().item()  # devices run asynchronously: this waits for them
     return time.perf_counter() - started

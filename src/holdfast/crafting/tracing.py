@@ -1,7 +1,7 @@
-"""The graph of a network (torch.fx), and whether it can be trusted.
+"""The graph of a network by torch.fx, and whether it can be trusted.
 
-A trace is what one pass did with stand-ins for numbers. What a network draws, remembers or decides by its attributes is
-frozen in it, and what it keeps from its gradients leaves no mark: all that is looked for here.
+A trace records what one forward pass does with proxies. Random numbers, internal state and decisions that depend on
+attributes are frozen in it, and ``no_grad`` or a custom backward leave no mark. All of these are looked for here.
 """
 
 import random
@@ -17,21 +17,21 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from holdfast.crafting.layers import Raised
 
-_KNOWN = frozenset(vars(nn.Module())) | {"forward"}  # what every module has, and what folding looks at itself
+_KNOWN = frozenset(vars(nn.Module())) | {"forward"}  # what every module has, and what folding checks itself
 _PLAIN = (int, float, complex, str, bytes, type(None))
-_MANY = 100  # things in a container whose contents are looked at
+_MANY = 100  # items of a container whose contents are compared
 _INSTANCE_NORMS = (nn.functional.instance_norm, torch.instance_norm)
 
 
 def trace(root: nn.Module) -> fx.Graph | str:
-    """The graph of a network, or why it has none that could be trusted."""
+    """The graph of a network, or the reason why there is none that can be trusted."""
     try:
         copy = deepcopy(root).eval()  # a forward that changes its own state must not change the model
         before = _state(copy)
         with _drawing() as drawn:
             graph = _Tracer().trace(copy)
             draws = drawn()
-    except Exception as error:  # a user's code is run on stand-ins: anything can be raised
+    except Exception as error:  # a user's code on proxies can raise anything
         return f"it cannot be traced ({type(error).__name__})"
     if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in graph.nodes):
         return "it makes tensors of its own in the forward pass"
@@ -46,7 +46,7 @@ def trace(root: nn.Module) -> fx.Graph | str:
 
 
 class _Tracer(fx.Tracer):
-    """Sees a linear layer of any kind as one: the input of the last one is the features."""
+    """Keeps every kind of linear layer whole: the input of the last one is the features."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Linear | Raised) or super().is_leaf_module(m, module_qualified_name)
@@ -54,7 +54,7 @@ class _Tracer(fx.Tracer):
 
 @contextmanager
 def _drawing() -> Iterator[Callable[[], bool]]:
-    """Tells whether numbers were drawn in this context from the generators that all share; they are put back."""
+    """Tells whether the global generators were used in this context, and restores their states."""
     python, legacy = random.getstate(), np.random.get_state(legacy=False)
     with torch.random.fork_rng(devices=[]):
         begin = torch.get_rng_state()
@@ -97,7 +97,7 @@ def attributes(modules: list[nn.Module]) -> list[object]:
 
 
 def _content(value: object, depth: int) -> object:
-    """Something that differs where the value does; things of other kinds than these are known by who they are."""
+    """A value that differs if the given one does; objects of other kinds are compared by identity."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Tensor):

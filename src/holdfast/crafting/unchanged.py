@@ -1,4 +1,4 @@
-"""Whether what something was made of is still the same."""
+"""Detects whether the tensors of modules changed since the last call."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,11 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Unchanged:
-    """Knows modules by the places and versions of their tensors and, because writing through ``.data`` leaves these as
-    they are, by copies of the contents too. Copies are made the second time that all else is the same, so that those
-    who train pay nothing. On other devices than the CPU, which would have to be waited for, nothing counts as
-    unchanged.
+    """Compares the addresses and version counters of tensors and, because writing through ``.data`` changes neither,
+    copies of their contents.
+
+    Copies are made the second time that addresses and versions are the same, so that training does not pay for them.
+    On devices other than the CPU, where a comparison would have to wait for the device, everything counts as changed.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class Unchanged:
         self._copies: list[Tensor] = []
 
     def __call__(self, modules: Sequence[nn.Module]) -> bool:
-        """Whether the tensors of these modules are as they were at the last call."""
+        """True if the tensors of these modules are the same as in the last call."""
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         if any(tensor.device.type != "cpu" or tensor.is_inference() for tensor in tensors):
             return False  # inference tensors have no versions
@@ -35,7 +36,7 @@ class Unchanged:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one shape hold the same bits; as numbers, zeros of either sign would be equal."""
+    """True if two tensors of one shape have the same bits; compared as numbers, -0.0 would equal 0.0."""
     return torch.equal(_bits(a), _bits(b))
 
 

@@ -22,7 +22,7 @@ Mode = Literal["auto", "module"]
 
 _CHECKED = 4  # samples on which the fast form is compared with the model; few, because the model itself is slow
 _EVERY = 64  # forward passes from one comparison to the next within a call
-_TRAINING = 8  # calls per thorough comparison while a model is trained, when calls are short and many
+_SELDOM = 8  # calls per thorough comparison where not every call has one
 _WRAPPERS = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
 
 _mode: ContextVar[Mode] = ContextVar("crafting", default="auto")
@@ -83,13 +83,15 @@ def crafting(model: nn.Module, rng: Rng, passes: int = 10) -> Iterator[Model]:
     ``passes`` is the approximate number of forward and backward passes to come: some preparations pay only for many.
     """
     model = unwrapped(model)
-    thorough = not model.training or rng.seed % _TRAINING == 0  # by the call alone: a resumed run repeats it
+    training = model.training
     with frozen(model, rng) as view:
         fast = _fastest(model)
         if isinstance(fast, str) or not fast.pays(passes):
             yield view
         else:
             fast.prepare(passes)
+            # by the call alone: a resumed run repeats it
+            thorough = rng.fork("comparison").seed % _SELDOM == 0 or not (training or fast.exact)
             yield _Fast(model, view, fast, thorough)
 
 
@@ -147,9 +149,10 @@ def _only_wraps(model: nn.Module) -> bool:
 class _Fast:
     """The fast form of a model, compared with the model itself at the first pass and again from time to time.
 
-    A thorough comparison includes gradients. Whether it is made is decided by the call alone, not by what the process
-    did before, so that a resumed run gives the same bits. Other calls skip the comparison of a form that computes in
-    full precision and agreed before: then only its weights are new.
+    A thorough comparison includes gradients. It is made in every call in lower precision on a model in eval mode, and
+    in one of eight other calls: while a model is trained calls are short and many, and a form in full precision that
+    agreed before differs only by its weights. Which calls is decided by their ``rng``, not by what the process did
+    before, so that a resumed run gives the same bits.
     """
 
     def __init__(self, model: nn.Module, view: Model, fast: folding.Folded, thorough: bool) -> None:
@@ -161,9 +164,10 @@ class _Fast:
         """Features and logits of one forward pass."""
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        due = len(x) > 0 and self._passes % _EVERY == 0 and (self._thorough or not self._fast.settled)
+        due = len(x) > 0 and self._passes % _EVERY == 0
+        self._thorough = self._thorough or self._passes > 0  # a long call can afford it
         self._passes += len(x) > 0
-        if not due:
+        if not due or (self._fast.settled and not self._thorough):
             return Outputs(x, *self._fast(x))
         out = self._compared(x, self._fast)
         self._fast.agreed = isinstance(out, Outputs)
@@ -191,23 +195,27 @@ class _Fast:
 
     def _compared(self, x: Tensor, fast: folding.Folded) -> Outputs | str:
         """The outputs of the fast form, or in what it differs from the model."""
-        few = x[:_CHECKED]
+        few, seen = x[:_CHECKED], []
+
+        def logits(x: Tensor) -> Tensor:
+            seen.append(self._view.outputs(x))
+            return seen[-1].logits
+
         try:
             out = Outputs(x, *fast(x))
-            faithful = fast.faithful(self._logits, few)
-            along = not self._thorough or folding.same_direction(
-                input_gradient(lambda x: fast(x)[1], few), input_gradient(self._logits, few)
-            )
+            faithful = fast.faithful(logits, few)
+            along = True
+            if self._thorough or fast.unproven:
+                along = folding.same_direction(input_gradient(lambda x: fast(x)[1], few), input_gradient(logits, few))
+            else:
+                with torch.no_grad():
+                    logits(few)
         except Exception as error:  # a user's layers on inputs they were not written for can raise anything
             return f"folded, it fails ({type(error).__name__})"
-        with torch.no_grad():
-            pairs = zip(out[1:], self._view.outputs(few)[1:], strict=True)
-            same = all(folding.agree(found[:_CHECKED], expected, self.exact) for found, expected in pairs)
+        pairs = zip(out[1:], seen[-1][1:], strict=True)
+        same = all(folding.agree(found.detach()[:_CHECKED], own.detach(), fast.exact) for found, own in pairs)
         if not faithful:
             return "traced, it has other gradients"
         if not same:
             return "folded, it gives other outputs"
-        return out if along else f"in {'full' if self.exact else 'lower'} precision, its gradients point elsewhere"
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return self._view.outputs(x).logits
+        return out if along else f"in {'full' if fast.exact else 'lower'} precision, its gradients point elsewhere"
