@@ -29,7 +29,7 @@ from bench.timing import in_force, machine
 from bench.training import trained, training_step
 
 from holdfast.records.atomic import write_text
-from holdfast.run.study import commit
+from holdfast.records.provenance import commit
 
 ALL = ("mlp", "lenet", "conv")
 _USED = 0.8  # no figure is begun after this share of the time: it has to end within it

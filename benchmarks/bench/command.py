@@ -13,7 +13,7 @@ import torch
 from bench.table import markdown
 from bench.timing import machine
 from holdfast.records.atomic import write_text
-from holdfast.run.study import commit
+from holdfast.records.provenance import commit
 
 
 def arguments(about: str, out: str, units: Sequence[str]) -> argparse.Namespace:

@@ -18,7 +18,9 @@ from bench.peers import Field, usual
 from bench.subjects import SUBJECTS, Bench, dataset, first
 from bench.timing import forget_peak, peak_memory
 from holdfast import PGD
-from holdfast.evaluation.evaluate import Subject, Trial, evaluate
+from holdfast.evaluation.evaluate import Settings, evaluate
+from holdfast.evaluation.measurements import Attacked, Clean
+from holdfast.evaluation.subject import network
 
 _STEPS = 1  # memory does not depend on the number of steps
 _ALLOWED = 1.1
@@ -62,9 +64,9 @@ def main(models: str, budget: str, name: str, n: str, threads: str) -> None:
     loaded = peak_memory()
     attack = PGD(threat=subject.threat, steps=_STEPS)
     with TemporaryDirectory() as folder:
-        under = Subject(model=model, digest="", folder=Path(folder), facts={})
-        trial = Trial(name="PGD", attack=attack, settings={})
-        evaluate(under, split, [trial], seed=0, shard=1000, device=torch.device("cpu"), tick=lambda *_: None)
+        under = network(model, name=name, seed=0, digest="", folder=Path(folder), facts={})
+        settings = Settings(seed=0, shard=1000, device=torch.device("cpu"))
+        evaluate(under, split, [Clean(), Attacked(name="PGD", attack=attack, recipe={})], settings, lambda *_: None)
     peak = peak_memory()
     print(json.dumps({"samples": len(split), "loaded MB": loaded / 2**20, "peak MB": peak / 2**20}))
 
