@@ -25,7 +25,7 @@ from holdfast.evaluation.measurements import Attacked, Clean
 from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.schema import ModelPlan
+from holdfast.recipes.schema import ModelConfig
 from holdfast.records import parts as cache
 from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_no_half_part(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def trained(finished: Path, digits: DataSet) -> tuple[nn.Module, str]:
     tensors, _ = snapshot.read(finished / "out" / "TLA" / "seed-0" / "best.safetensors")
-    model = build_model(ModelPlan(encoder="tiny", channels=1, width=8), digits.shape, 10, 0)
+    model = build_model(ModelConfig(encoder="tiny", channels=1, width=8), digits.shape, 10, 0)
     snapshot.load_weights(model, tensors, finished)
     return model, snapshot.digest(tensors)
 

@@ -228,8 +228,8 @@ def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
 
 
 def test_an_attack_with_another_inside() -> None:
-    plan = own_recipe.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
-    inside = plan.attacks["feature_norm"].attack  # type: ignore[attr-defined]
+    recipe = own_recipe.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
+    inside = recipe.attacks["feature_norm"].attack  # type: ignore[attr-defined]
     assert (kinds.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
 
@@ -247,7 +247,7 @@ def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:
 
 def test_what_is_done_is_not_done_again(here: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     command = args(attack="pgd:steps=3")
-    monkeypatch.setattr(own_recipe, "EvaluatePlan", partial(own_recipe.EvaluatePlan, shard=30))
+    monkeypatch.setattr(own_recipe, "EvaluateConfig", partial(own_recipe.EvaluateConfig, shard=30))
     ran: list[tuple[str, int]] = []
     real = Attacked.measure
 

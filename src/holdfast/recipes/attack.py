@@ -13,7 +13,7 @@ from holdfast.recipes.build import Table, build, build_attack, member, section
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferPlan:
+class TransferConfig:
     """An attack crafted on another model of the study; ``"self"`` is the same method trained with another seed."""
 
     attack: Attack
@@ -28,14 +28,14 @@ def named_attack(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
 
 
-def read_attack(name: str, table: Table, threat: Threat) -> Attack | TransferPlan:
+def read_attack(name: str, table: Table, threat: Threat) -> Attack | TransferConfig:
     """An attack of the evaluation."""
     where = f"attacks.{name}"
     table = completed(table, where)
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
-    return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
+    return cast(TransferConfig, build(TransferConfig, table, where, {"threat": threat}))
 
 
 def read_validation(value: Any, threat: Threat) -> Attack:

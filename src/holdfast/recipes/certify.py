@@ -16,7 +16,7 @@ _GIVEN = ("random_state", "progress", "device")  # parameters of learners that t
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertifyPlan:
+class CertifyConfig:
     """What is certified: the number of test samples (None: all), the numbers of neighbors that vote, and the radii.
 
     ``near`` limits the points of the predicted class that the bound for several votes looks at (None: all), and
@@ -43,7 +43,7 @@ class CertifyPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricPlan:
+class MetricConfig:
     """One metric: a learner by the name of its file, with its settings."""
 
     learner: str
@@ -66,7 +66,7 @@ class MetricPlan:
         return {"learner": self.learner, **self.settings}
 
 
-def read_metric(name: str, value: Any) -> MetricPlan:
+def read_metric(name: str, value: Any) -> MetricConfig:
     """A metric from its table, or from the name of its learner alone."""
     where = f"metrics.{name}"
     table = section({"learner": value} if isinstance(value, str) else value, where)
@@ -77,7 +77,7 @@ def read_metric(name: str, value: Any) -> MetricPlan:
     for key in table:
         if key not in settings:
             raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
-    return MetricPlan(learner=learner, settings=table)
+    return MetricConfig(learner=learner, settings=table)
 
 
 @cache

@@ -13,7 +13,7 @@ from holdfast.recipes.build import build, member, section
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadPlan:
+class HeadConfig:
     """Which head, and its options (None: its own defaults)."""
 
     name: str = "linear"
@@ -39,7 +39,7 @@ class HeadPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPlan:
+class ModelConfig:
     """Which encoder, its options (None: its own defaults), the head, and the normalization inside the model.
 
     ``mean`` and ``std`` normalize by channel, ``per_image`` by each image's own mean and deviation (Madry, TLA).
@@ -56,7 +56,7 @@ class ModelPlan:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     per_image: bool = False
-    head: HeadPlan = HeadPlan()
+    head: HeadConfig = HeadConfig()
 
     @property
     def options(self) -> dict[str, int | str]:
@@ -74,7 +74,7 @@ class ModelPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnModelPlan:
+class OwnModelConfig:
     """A network of the user: where it is imported from, the file of its weights, and the normalization before it.
 
     ``module`` is ``package.module:callable``, ``timm:NAME``, ``torchvision:NAME`` or ``layout:NAME``.
@@ -97,11 +97,11 @@ def check_normalization(mean: tuple[float, ...] | None, std: tuple[float, ...] |
         raise ValueError(f"mean is {mean} and std {std} but both need one number per channel, std above 0")
 
 
-def read_model(value: Any, where: str) -> ModelPlan:
+def read_model(value: Any, where: str) -> ModelConfig:
     """A model from its table; ``head = "hypersphere"`` is short for a table with that name."""
     table = section(value, where)
     if isinstance(table.get("head"), str):
         table["head"] = {"name": table["head"]}
-    plan = cast(ModelPlan, build(ModelPlan, table, where))
-    member("encoder", plan.encoder, f"{where}.encoder")
-    return plan
+    config = cast(ModelConfig, build(ModelConfig, table, where))
+    member("encoder", config.encoder, f"{where}.encoder")
+    return config

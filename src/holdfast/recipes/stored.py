@@ -5,8 +5,8 @@ from typing import Any
 
 from holdfast.contracts import Attack
 from holdfast.recipes.build import Table, build, build_attack, build_method
-from holdfast.recipes.model import ModelPlan, read_model
-from holdfast.recipes.schema import Entry, Recipe, TrainPlan, read
+from holdfast.recipes.model import ModelConfig, read_model
+from holdfast.recipes.schema import Entry, Recipe, TrainConfig, read
 
 _REMOVED: Mapping[str, Container[Any]] = {
     "save_every": range(1, 1 << 62),
@@ -21,11 +21,11 @@ def read_recipe(table: Table, where: str) -> Recipe:
     return read(_current(table), where, stored=True)
 
 
-def read_job(table: Table) -> tuple[Entry, ModelPlan, Attack]:
+def read_job(table: Table) -> tuple[Entry, ModelConfig, Attack]:
     """The entry, the model and the validation attack that a trained model carries."""
     table = _current(table)
     method = build_method(table["method"], "method", None, None)
-    entry = Entry(method=method, train=build(TrainPlan, table["train"], "train"))
+    entry = Entry(method=method, train=build(TrainConfig, table["train"], "train"))
     return entry, read_model(table["model"], "model"), build_attack(table["validate"], "validate", None)
 
 

@@ -62,7 +62,7 @@ Axis = Range | Choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepPlan:
+class SweepConfig:
     """What ``holdfast sweep`` tries: one method, the keys it varies, how they are chosen, and how often."""
 
     method: str | None = None  # left out: the only one of the recipe

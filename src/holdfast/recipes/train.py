@@ -1,4 +1,4 @@
-"""How a model is trained: the plans under [train] of a recipe."""
+"""How a model is trained: the settings under [train] of a recipe."""
 
 from dataclasses import dataclass, field
 from math import cos, inf, pi
@@ -8,7 +8,7 @@ from holdfast.data.augment import Augment
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerPlan:
+class OptimizerConfig:
     """The optimizer. Weight decay acts on kernels only, not on biases and batch norm, as the reference codes do."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
@@ -26,7 +26,7 @@ class OptimizerPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulePlan:
+class ScheduleConfig:
     """The learning rate over training, which changes from step to step.
 
     ``constant``; ``step``, piecewise constant: multiplied by ``gamma`` at each epoch of ``at``; ``cosine`` to zero;
@@ -57,7 +57,7 @@ class SchedulePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EMAPlan:
+class EMAConfig:
     """Exponential moving average of the weights after every step (Polyak and Juditsky 1992), kept instead of them.
 
     Batch norm's running statistics are averaged alike.
@@ -71,7 +71,7 @@ class EMAPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SWAPlan:
+class SWAConfig:
     """Mean of the weights at the end of every epoch after the share ``start`` of training (SWA, Izmailov et al. 2018).
 
     Batch norm's running statistics are computed anew for the mean, in one pass over the epoch's clean images. Epochs
@@ -86,20 +86,20 @@ class SWAPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainPlan:
+class TrainConfig:
     """How long and with what a model is trained."""
 
     epochs: int
     batch: int = 50
-    optimizer: OptimizerPlan = OptimizerPlan()
-    schedule: SchedulePlan = SchedulePlan()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
     augment: Augment = field(default_factory=Augment)  # of the images of a step: the batch, its positives, its pool
     select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
     init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
     validate_samples: int = 1000
     clip_norm: float | None = None  # longest gradient of all trained parameters together
-    ema: EMAPlan | None = None
-    swa: SWAPlan | None = None
+    ema: EMAConfig | None = None
+    swa: SWAConfig | None = None
     patience: int | None = None  # epochs without a better one, by select, before the end
 
     precision: Literal["float32", "bf16-mixed"] = "float32"  # of training passes

@@ -15,9 +15,9 @@ Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 
 def under_attack(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
     """The evaluation of a network: its clean prediction, the attacks of the recipe and its curve."""
-    plan = session.recipe.evaluate
-    measurements: list[Measurement] = [Clean(), *attacked(attacks, plan.curve, plan.eps, plan.strip)]
-    return Evaluation(subject, session.samples(plan.samples), measurements, plan.shard)
+    config = session.recipe.evaluate
+    measurements: list[Measurement] = [Clean(), *attacked(attacks, config.curve, config.eps, config.strip)]
+    return Evaluation(subject, session.samples(config.samples), measurements, config.shard)
 
 
 def attacked(

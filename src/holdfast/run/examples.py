@@ -50,12 +50,12 @@ def save_examples(session: Session, method: str, seed: int, attack: str, levels:
 
 
 def _attacked(session: Session, method: str, seed: int, attack: str, levels: int | None) -> dict[str, NDArray[Any]]:
-    plan, source = session.recipe.evaluate, Trained(session)
-    samples = session.samples(plan.samples)
+    config, source = session.recipe.evaluate, Trained(session)
+    samples = session.samples(config.samples)
     model, _ = source.model(method, seed)
     chosen, _ = source.attack(attack, method, seed)
-    rng, parts = Rng(plan.seed).fork("evaluate"), []
-    shards = torch.split(torch.arange(len(samples)), plan.shard)
+    rng, parts = Rng(config.seed).fork("evaluate"), []
+    shards = torch.split(torch.arange(len(samples)), config.shard)
     for number, which in enumerate(shards):
         batch = samples.batch(which, session.device)
         change: Callable[[Tensor], Tensor] | None = None

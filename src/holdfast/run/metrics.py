@@ -17,7 +17,7 @@ from holdfast.data.split import digest_of
 from holdfast.evaluation.measurements import Certified, Clean
 from holdfast.evaluation.subject import Subject
 from holdfast.recipes.build import json_table
-from holdfast.recipes.certify import CertifyPlan, MetricPlan
+from holdfast.recipes.certify import CertifyConfig, MetricConfig
 from holdfast.records.parts import Part, Parts, made, seconds
 from holdfast.records.provenance import code_version
 from holdfast.rng import Rng
@@ -41,7 +41,7 @@ class Metrics:
     session: Session
 
     @property
-    def plan(self) -> CertifyPlan:
+    def config(self) -> CertifyConfig:
         """What is certified."""
         assert self.session.recipe.certify is not None  # a recipe with metrics has it
         return self.session.recipe.certify
@@ -65,7 +65,7 @@ class Metrics:
             "warnings": json.loads(str(fitted["warnings"])),
             "made": [made(fitted)],
         }
-        plan, samples = self.plan, self.session.samples(self.plan.samples)
+        config, samples = self.config, self.session.samples(self.config.samples)
         for k, classifier in self._classifiers(train).items():
             certifier = replace(classifier, matrix=matrix)
             subject = Subject(
@@ -78,9 +78,9 @@ class Metrics:
                 predict=_predict(certifier),
                 dtype=torch.float64,
             )
-            recipe = {"k": k, "near": plan.near, "box": plan.box}
+            recipe = {"k": k, "near": config.near, "box": config.box}
             certificate = Certified(name="neighbors", certifier=certifier, recipe=recipe)
-            yield Evaluation(subject, samples, [Clean(), certificate], plan.shard)
+            yield Evaluation(subject, samples, [Clean(), certificate], config.shard)
 
     def _train(self) -> Split:
         """All training samples in the order of the file: nothing is selected here, so none is held out."""
@@ -93,24 +93,24 @@ class Metrics:
 
     def _classifiers(self, train: Split) -> dict[int, Neighbors]:
         """The classifiers by their number of neighbors, with no metric yet; all of them can take the samples."""
-        plan, (x, y) = self.plan, _inputs(train, self.session.device)
-        found = {k: Neighbors(points=x, labels=y, k=k, near=plan.near, box=plan.box) for k in plan.k}
+        config, (x, y) = self.config, _inputs(train, self.session.device)
+        found = {k: Neighbors(points=x, labels=y, k=k, near=config.near, box=config.box) for k in config.k}
         for classifier in found.values():
-            classifier.check(_inputs(self.session.samples(plan.samples), self.session.device)[0])
+            classifier.check(_inputs(self.session.samples(config.samples), self.session.device)[0])
         return found
 
     def _fit(self, metric: str, seed: int, train: Split) -> Part:
         """The fitted metric, from the cache where it was fitted before; one without randomness is fitted once."""
-        plan = self.session.recipe.metrics[metric]
-        settings = [plan.learner, json_table(plan.settings), seed if plan.seeded else None]
+        config = self.session.recipe.metrics[metric]
+        settings = [config.learner, json_table(config.settings), seed if config.seeded else None]
         key = ["metric", settings, digest_of(train.x, train.y)]
         code = code_version("learners", "neighbors.py")
         cache = Parts(self.session.out / "metrics")
-        return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(plan, metric, seed, train))
+        return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(config, metric, seed, train))
 
-    def _fitted(self, plan: MetricPlan, metric: str, seed: int, train: Split) -> Part:
+    def _fitted(self, config: MetricConfig, metric: str, seed: int, train: Split) -> Part:
         (x, y), what, progress = _inputs(train), f"fit {metric}, seed {seed}", self.session.progress
-        learner = plan.make(
+        learner = config.make(
             seed,
             str(self.session.device),
             lambda step, loss: progress(what, min(step, most - 1), most, f"{loss:.4g}"),

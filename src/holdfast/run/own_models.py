@@ -15,9 +15,9 @@ from holdfast.contracts import Attack
 from holdfast.evaluation.imported import Own, build, identity, importable, look
 from holdfast.evaluation.subject import network
 from holdfast.models.classifier import Normalize
-from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
-from holdfast.recipes.model import OwnModelPlan
+from holdfast.recipes.model import OwnModelConfig
 from holdfast.records.atomic import write_text
 from holdfast.records.stored import read_json
 from holdfast.run.attacked import under_attack
@@ -45,13 +45,14 @@ class OwnModels:
 
     def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]:
         """The network under the attacks of the recipe; it may import from the working folder while it is measured."""
-        session, plan, folder = self.session, self.session.recipe.models[name], folder_of(self.session.out, name, seed)
-        weights = None if plan.weights is None else Path(plan.weights)
+        session, folder = self.session, folder_of(self.session.out, name, seed)
+        config = session.recipe.models[name]
+        weights = None if config.weights is None else Path(config.weights)
         with importable(os.getcwd()):
-            module = build(plan.module, weights, session.data, seed)
-            model = session.fabric.to_device(Own(module, self._normalize(plan))).eval()
+            module = build(config.module, weights, session.data, seed)
+            model = session.fabric.to_device(Own(module, self._normalize(config))).eval()
             look(model, session.data, session.device)
-            known = identity(plan.module, model)
+            known = identity(config.module, model)
             self._check_folder()
             _claim(folder, known)
             digest = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
@@ -67,21 +68,23 @@ class OwnModels:
         if out.exists() and any(not e.name.startswith(".") and e.name not in known for e in out.iterdir()):
             raise ValueError(f"{out} holds something else than results of {recipe.name}; choose another --out")
 
-    def _normalize(self, plan: OwnModelPlan) -> nn.Module | None:
+    def _normalize(self, config: OwnModelConfig) -> nn.Module | None:
         shape = tuple(self.session.data.test.x.shape[1:])
-        if not plan.mean:
+        if not config.mean:
             return None
-        if len(shape) != 3 or len(plan.mean) not in (1, shape[0]):
+        if len(shape) != 3 or len(config.mean) not in (1, shape[0]):
             raise ValueError(
-                f"--mean has {len(plan.mean)} numbers but samples have shape {shape}; give one number for each channel "
-                "of images, or one for all"
+                f"--mean has {len(config.mean)} numbers but samples have shape {shape}; give one number for each "
+                "channel of images, or one for all"
             )
-        return Normalize(plan.mean, plan.std)
+        return Normalize(config.mean, config.std)
 
     def _attacks(self) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
         """The attacks of the recipe with the settings that go into records; a transfer needs a trained model."""
         attacks = self.session.recipe.attacks.items()
-        return {name: (attack, json_table(attack)) for name, attack in attacks if not isinstance(attack, TransferPlan)}
+        return {
+            name: (attack, json_table(attack)) for name, attack in attacks if not isinstance(attack, TransferConfig)
+        }
 
 
 def _claim(folder: Path, known: Mapping[str, str]) -> None:

@@ -12,8 +12,8 @@ from holdfast.geometry import Threat
 from holdfast.recipes import source
 from holdfast.recipes.attack import completed
 from holdfast.recipes.build import build_attack, build_threat, scalar
-from holdfast.recipes.model import OwnModelPlan
-from holdfast.recipes.schema import DataPlan, EvaluatePlan, Recipe
+from holdfast.recipes.model import OwnModelConfig
+from holdfast.recipes.schema import DataConfig, EvaluateConfig, Recipe
 from holdfast.run.own_models import folder_name
 
 ATTACKS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
@@ -53,20 +53,20 @@ def read(
         title=f"{model} under attack",
         description=f"{data}; weights: {file or 'as built'}.",
         seeds=(seed or 0,),
-        data=DataPlan(name=str(data), size=_size(size)),
+        data=DataConfig(name=str(data), size=_size(size)),
         threat=allowed,
         models={model: _model(model, weights, mean, std)},
         attacks=attacks,
-        evaluate=EvaluatePlan(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
+        evaluate=EvaluateConfig(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
         arithmetic=arithmetic or "auto",
         crafting=crafting or "auto",
     )
 
 
-def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelPlan:
+def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelConfig:
     numbers = {key: _numbers(text, f"--{key}") for key, text in (("mean", mean), ("std", std))}
     try:
-        return OwnModelPlan(module=module, weights=None if weights is None else str(weights), **numbers)
+        return OwnModelConfig(module=module, weights=None if weights is None else str(weights), **numbers)
     except ValueError as error:
         raise ValueError(
             f"--mean is {mean!r} and --std {std!r} but both need one number per channel, std above 0"

@@ -14,7 +14,7 @@ from holdfast.members import unknown
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
-from holdfast.recipes.sweep import Axis, Range, Sampler, SweepPlan, Value, read_space
+from holdfast.recipes.sweep import Axis, Range, Sampler, SweepConfig, Value, read_space
 from holdfast.records import snapshot
 from holdfast.records.atomic import write_text
 from holdfast.records.provenance import commit, versions
@@ -80,7 +80,7 @@ def read(
     """A sweep from the recipe's [sweep] table and what was asked beside it, checked as far as it can be unrun."""
     table = source.changed(name, changes)
     recipe = schema.read(table, name)
-    given = recipe.sweep or SweepPlan()
+    given = recipe.sweep or SweepConfig()
     given = replace(
         given,
         method=method or given.method,
@@ -138,15 +138,15 @@ def _method(recipe: Recipe, name: str | None) -> str:
     return name
 
 
-def _count(space: Mapping[str, Axis], plan: SweepPlan) -> int:
+def _count(space: Mapping[str, Axis], config: SweepConfig) -> int:
     """How many trials there are to be."""
-    if plan.sampler != "grid":
-        return plan.trials or TRIALS
+    if config.sampler != "grid":
+        return config.trials or TRIALS
     for key, axis in space.items():
         if axis.listed is None:
             raise ValueError(f"{key} is {axis}, which a grid cannot count; give a list of values or another --sampler")
     points = prod(len(axis.listed or ()) for axis in space.values())
-    return min(points, plan.trials or points)
+    return min(points, config.trials or points)
 
 
 def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, axis: Axis) -> Axis:

@@ -14,7 +14,7 @@ from holdfast.crafting.arithmetic import arithmetic
 from holdfast.evaluation.subject import network
 from holdfast.recipes import kinds
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.records import snapshot
 from holdfast.records.stored import read_json
@@ -130,10 +130,10 @@ class Trained:
 
     def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
         """An attack of the recipe on one model, with the settings that go into its records."""
-        seeds, plan = self.session.recipe.seeds, self.session.recipe.attacks[name]
-        settings = json_table(plan)
-        if not isinstance(plan, TransferPlan):
-            return plan, settings
+        seeds, config = self.session.recipe.seeds, self.session.recipe.attacks[name]
+        settings = json_table(config)
+        if not isinstance(config, TransferConfig):
+            return config, settings
         other = seeds[(seeds.index(seed) + 1) % len(seeds)]
-        model, digest = self.model(method if plan.source == "self" else plan.source, other)
-        return Transfer(source=model, attack=plan.attack), {**settings, "weights": digest}
+        model, digest = self.model(method if config.source == "self" else config.source, other)
+        return Transfer(source=model, attack=config.attack), {**settings, "weights": digest}

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from holdfast.contracts import Cost
-from holdfast.recipes.train import TrainPlan
+from holdfast.recipes.train import TrainConfig
 from holdfast.training.batches import Batches
 
 
 class Average:
-    """The average that a plan asks for, if it asks for one; else the network itself."""
+    """The average that a config asks for, if it asks for one; else the network itself."""
 
-    def __init__(self, plan: TrainPlan, net: nn.Module, batches: Batches) -> None:
-        self.plan, self.net, self.batches = plan, net, batches
-        self.model = _model(plan, net)
+    def __init__(self, config: TrainConfig, net: nn.Module, batches: Batches) -> None:
+        self.config, self.net, self.batches = config, net, batches
+        self.model = _model(config, net)
 
     @property
     def kept(self) -> nn.Module:
@@ -26,12 +26,12 @@ class Average:
 
     def after_step(self) -> None:
         """Take the weights after a step into a moving average."""
-        if self.plan.ema is not None and self.model is not None:
+        if self.config.ema is not None and self.model is not None:
             self.model.update_parameters(self.net)
 
     def after_epoch(self, epoch: int) -> Cost:
         """Take the weights after an epoch into the mean, and give it the statistics of batch norm that fit it."""
-        if self.plan.swa is None or self.model is None or epoch <= self.plan.passed_over:
+        if self.config.swa is None or self.model is None or epoch <= self.config.passed_over:
             return Cost()
         self.model.update_parameters(self.net)
         images = _Counted(self.batches, epoch)
@@ -43,11 +43,11 @@ class Average:
         return Cost(forwards=images.seen)
 
 
-def _model(plan: TrainPlan, net: nn.Module) -> AveragedModel | None:
-    if plan.ema is not None:
-        moving = get_ema_multi_avg_fn(plan.ema.decay)  # type: ignore[no-untyped-call]
+def _model(config: TrainConfig, net: nn.Module) -> AveragedModel | None:
+    if config.ema is not None:
+        moving = get_ema_multi_avg_fn(config.ema.decay)  # type: ignore[no-untyped-call]
         return AveragedModel(net, multi_avg_fn=moving, use_buffers=True)
-    return None if plan.swa is None else AveragedModel(net)
+    return None if config.swa is None else AveragedModel(net)
 
 
 class _Counted:

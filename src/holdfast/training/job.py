@@ -8,7 +8,7 @@ from typing import Any, cast
 from holdfast.contracts import Attack
 from holdfast.data import DataSet
 from holdfast.recipes.build import table_of
-from holdfast.recipes.model import ModelPlan
+from holdfast.recipes.model import ModelConfig
 from holdfast.recipes.schema import Entry
 from holdfast.recipes.stored import read_job
 from holdfast.records import snapshot
@@ -21,7 +21,7 @@ class Job:
     """One model to train: everything that decides its weights, and the folder it lives in."""
 
     entry: Entry
-    model: ModelPlan
+    model: ModelConfig
     validate: Attack
     seed: int
     folder: Path

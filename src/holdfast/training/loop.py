@@ -44,20 +44,20 @@ class Trainer:
     """What a training step is computed with: the model, the method, the optimizer and the batches of a job."""
 
     def __init__(self, job: Job, data: DataSet, fabric: Fabric) -> None:
-        plan = job.entry.train
+        config = job.entry.train
         self.job, self.rng = job, Rng(job.seed)
         self.method = deepcopy(job.entry.method)  # parameters of its own belong to this run alone
         self.net = build_model(job.model, data.shape, len(data.classes), job.seed)
-        self.batches = Batches(data.train, plan.batch, self.method.needs, job.seed, fabric.device, plan.augment)
+        self.batches = Batches(data.train, config.batch, self.method.needs, job.seed, fabric.device, config.augment)
         self.steps = self.batches.order.steps
-        self.total = plan.epochs * self.steps
+        self.total = config.epochs * self.steps
         if not job.done:
-            check_schedule(plan, self.steps)
-            check_precision(plan, fabric.device)
+            check_schedule(config, self.steps)
+            check_precision(config, fabric.device)
         if isinstance(self.method, nn.Module):
             fabric.to_device(self.method)
-        self.bare = build_optimizer(plan.optimizer, self.net, self.method)
-        self.precision = Precision(plan, self.net, self.method, fabric.device)
+        self.bare = build_optimizer(config.optimizer, self.net, self.method)
+        self.precision = Precision(config, self.net, self.method, fabric.device)
         self.model, self.optimizer = fabric.setup(self.precision.model, self.bare)
         self.model.mark_forward_method("outputs")
 
@@ -96,10 +96,10 @@ def train(
 
 
 def _train(trainer: Trainer, data: DataSet, fabric: Fabric, tick: Tick) -> None:
-    plan, steps, total, optimizer = trainer.job.entry.train, trainer.steps, trainer.total, trainer.optimizer
+    config, steps, total, optimizer = trainer.job.entry.train, trainer.steps, trainer.total, trainer.optimizer
     run = _State(trainer)
     run.resume()
-    schedule = scheduled(plan, trainer.bare, steps, run.step)
+    schedule = scheduled(config, trainer.bare, steps, run.step)
     while not run.ended:
         epoch, place = divmod(run.step, steps)
         for which in trainer.batches.order.epoch(epoch)[place:]:
@@ -109,8 +109,8 @@ def _train(trainer: Trainer, data: DataSet, fabric: Fabric, tick: Tick) -> None:
                 raise FloatingPointError(f"{problem}; try a smaller learning rate or a longer eps warm-up")
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(terms.total)
-            if plan.clip_norm is not None:
-                _clip(fabric, trainer.model, optimizer, plan.clip_norm, run.step)
+            if config.clip_norm is not None:
+                _clip(fabric, trainer.model, optimizer, config.clip_norm, run.step)
             optimizer.step()
             run.average.after_step()
             run.step += 1
@@ -145,11 +145,11 @@ class _State:
     @property
     def ended(self) -> str:
         """Why training is over, by nothing but what a checkpoint holds; empty while it is not."""
-        plan, (epoch, place) = self.job.entry.train, divmod(self.step, self.batches.order.steps)
-        if epoch >= plan.epochs:
+        config, (epoch, place) = self.job.entry.train, divmod(self.step, self.batches.order.steps)
+        if epoch >= config.epochs:
             return "epochs"
-        waited = 0 if place else epoch - max(self.best_epoch, plan.passed_over)
-        return "patience" if plan.patience is not None and waited >= plan.patience else ""
+        waited = 0 if place else epoch - max(self.best_epoch, config.passed_over)
+        return "patience" if config.patience is not None and waited >= config.patience else ""
 
     def resume(self) -> None:
         """Go on from the last checkpoint, if there is one; what was logged after it is forgotten."""

@@ -9,13 +9,13 @@ from torch import nn
 from holdfast.contracts import Method, Terms
 from holdfast.crafting.arithmetic import arithmetic, chosen
 from holdfast.models.mixed import Mixed
-from holdfast.recipes.train import TrainPlan
+from holdfast.recipes.train import TrainConfig
 from holdfast.training.generators import generators, set_generators
 
 
-def check_precision(plan: TrainPlan, device: torch.device) -> None:
+def check_precision(config: TrainConfig, device: torch.device) -> None:
     """Refuse bfloat16 where a trial of it died, as crafting does."""
-    if plan.precision == "bf16-mixed":
+    if config.precision == "bf16-mixed":
         with arithmetic("bfloat16"):
             chosen(device)
 
@@ -23,8 +23,8 @@ def check_precision(plan: TrainPlan, device: torch.device) -> None:
 class Precision:
     """The network as methods are to see it, and the step from which bfloat16 was given up."""
 
-    def __init__(self, plan: TrainPlan, net: nn.Module, method: Method, device: torch.device) -> None:
-        self.mixed = Mixed(net, device) if plan.precision == "bf16-mixed" else None
+    def __init__(self, config: TrainConfig, net: nn.Module, method: Method, device: torch.device) -> None:
+        self.mixed = Mixed(net, device) if config.precision == "bf16-mixed" else None
         self.model: nn.Module = net if self.mixed is None else self.mixed
         self.float32_from: int | None = None
         self._remembered = [net, method] if isinstance(method, nn.Module) else [net]

@@ -6,13 +6,13 @@ from lightning_fabric import Fabric
 from holdfast.contracts import Terms
 from holdfast.data import DataSet
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import ModelPlan
+from holdfast.recipes.model import ModelConfig
 from holdfast.records.snapshot import Tensors
 from holdfast.training.job import Job
 from holdfast.training.loop import Trainer, broken
 
 
-def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelPlan | None = None) -> None:
+def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelConfig | None = None) -> None:
     """The loss of a job's first step, on a model that is thrown away; nothing is written.
 
     ``start`` is the model that the job starts from where that is not trained yet: its weights must fit.
@@ -26,8 +26,8 @@ def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelPlan | None = 
         raise ValueError(f"{said}; change the settings of the method")
 
 
-def _untrained(plan: ModelPlan, data: DataSet) -> Tensors:
-    return build_model(plan, data.shape, len(data.classes), seed=0).state_dict()
+def _untrained(config: ModelConfig, data: DataSet) -> Tensors:
+    return build_model(config, data.shape, len(data.classes), seed=0).state_dict()
 
 
 def _first(trainer: Trainer) -> Terms:
