@@ -194,7 +194,7 @@ def test_steps_seeds_and_roles_draw_their_own_numbers() -> None:
 @pytest.mark.parametrize(
     ("augment", "words"),
     [
-        (Augment(saturation=Saturation()), "but saturation needs colours"),
+        (Augment(saturation=Saturation()), "but saturation needs colors"),
         (Augment(pad_crop=PadCrop(pad=9, mode="reflect")), "9 pixels cannot be reflected"),
     ],
 )

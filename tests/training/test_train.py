@@ -367,7 +367,7 @@ def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSe
         ),
         (replace(toy_job(tmp_path / "a"), init_from=tmp_path / "none.safetensors"), "there are no weights at"),
         (replace(toy_job(tmp_path / "a"), model=ModelConfig(encoder="tiny", depth=2)), "has no depth"),
-        (toy_job(tmp_path / "a", augment=Augment(saturation=Saturation())), "saturation needs colours"),
+        (toy_job(tmp_path / "a", augment=Augment(saturation=Saturation())), "saturation needs colors"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=words) as refusal:
             run_job(bad, toys)
