@@ -267,7 +267,7 @@ model.width = [4, 8]
     [
         (["--over", "train.optimizer.lrr=0.1..1"], "unknown key 'lrr' in methods.plain.train.optimizer; did you mean"),
         (["--over", "methods.plain.beta=0.1..1"], "unknown key 'beta' in methods.plain"),
-        (["--over", "train.optimizer.lr=1..0.1"], "'1..0.1', which holds no values; turn it round: 0.1..1"),
+        (["--over", "train.optimizer.lr=1..0.1"], "'1..0.1', which holds no values; swap its ends: 0.1..1"),
         (["--over", "train.optimizer.lr=1..1"], "'1..1', which holds no values; give two different ends"),
         (["--over", "train.optimizer.lr=0..1:log"], "'0..1:log' but a log range must begin above 0"),
         (["--over", "train.optimizer.lr=0.1..1:lin"], "after the colon only log is known"),

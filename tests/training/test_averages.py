@@ -153,4 +153,4 @@ def test_an_epoch_before_the_mean_cannot_be_the_best(
     ("start", "epochs", "before"), [(0.75, 10, 7), (0.75, 1, 0), (0, 5, 0), (0.29, 100, 29), (0.99, 3, 2)]
 )
 def test_there_is_always_an_epoch_to_keep(start: float, epochs: int, before: int) -> None:
-    assert TrainConfig(epochs=epochs, swa=SWAConfig(start=start)).passed_over == before < epochs
+    assert TrainConfig(epochs=epochs, swa=SWAConfig(start=start)).skipped_epochs == before < epochs

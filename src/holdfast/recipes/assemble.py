@@ -1,4 +1,4 @@
-"""From the tables of a recipe to the things they name: data and models."""
+"""Builds what a recipe names: its data set and its models."""
 
 import inspect
 from pathlib import Path
@@ -17,12 +17,12 @@ from holdfast.rng import Rng
 
 
 def load_data(config: DataConfig, folder: Path | None) -> DataSet:
-    """The data set of a recipe."""
+    """Load the data set of a recipe."""
     return data.load(config.name, folder, valid=config.valid, seed=config.seed, verify=config.verify)
 
 
 def load_for(recipe: Recipe, folder: Path | None) -> DataSet | EvaluationSet:
-    """The data that a recipe needs: test samples alone where nothing is trained or fitted."""
+    """Load the data that a recipe needs; only the test samples if nothing is trained or fitted."""
     if recipe.methods or recipe.metrics:
         return load_data(recipe.data, folder)
     return data.load_test(recipe.data.name, folder, samples=recipe.evaluate.samples, size=recipe.data.size)
@@ -41,7 +41,7 @@ def build_model(config: ModelConfig, shape: tuple[int, ...], classes: int, seed:
             encoder = cast(nn.Module, cls(shape, **config.options))
             model = Classifier(encoder, config.head.make(cast(int, encoder.width), classes), _normalize(config))
             with torch.no_grad():
-                model.eval()(torch.zeros(2, *shape))  # refuse here, not while training, what does not fit
+                model.eval()(torch.zeros(2, *shape))  # fails now, not during training, if the shapes do not fit
         except (ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(

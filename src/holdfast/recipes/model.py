@@ -14,7 +14,7 @@ from holdfast.recipes.build import build, member, section
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """Which head, and its options (None: its own defaults)."""
+    """The head and its options (None: the default of the head)."""
 
     name: str = "linear"
     scale: float | None = None
@@ -23,11 +23,11 @@ class HeadConfig:
     weight_norm: str | None = None
 
     def __post_init__(self) -> None:
-        with torch.device("meta"):  # only to hear what the head refuses: nothing is drawn
+        with torch.device("meta"):  # builds the head only to check its options; no memory, no random numbers
             self.make(1, 1)
 
     def make(self, width: int, classes: int) -> nn.Module:
-        """A fresh head."""
+        """A new head."""
         head = kinds.member("head", self.name)
         known = inspect.signature(head).parameters
         names = ("scale", "margin", "feature_norm", "weight_norm")
@@ -40,9 +40,9 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which encoder, its options (None: its own defaults), the head, and the normalization inside the model.
+    """The encoder and its options (None: the default of the encoder), the head, and the normalization in the model.
 
-    ``mean`` and ``std`` normalize by channel, ``per_image`` by each image's own mean and deviation (Madry, TLA).
+    ``mean`` and ``std`` normalize each channel, ``per_image`` each image by its mean and deviation (Madry, TLA).
     """
 
     encoder: str
@@ -75,7 +75,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModelConfig:
-    """A network of the user: where it is imported from, the file of its weights, and the normalization before it.
+    """A user's own network: where it is imported from, the file of its weights, and the normalization of its inputs.
 
     ``module`` is ``package.module:callable``, ``timm:NAME``, ``torchvision:NAME`` or ``layout:NAME``.
     """
@@ -90,7 +90,7 @@ class OwnModelConfig:
 
 
 def check_normalization(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
-    """Refuse means and deviations that do not fit together."""
+    """Refuse means and standard deviations that do not match."""
     means, deviations = mean or (), std or ()
     finite = all(map(isfinite, (*means, *deviations)))
     if len(means) != len(deviations) or not finite or not all(value > 0 for value in deviations):
@@ -98,7 +98,7 @@ def check_normalization(mean: tuple[float, ...] | None, std: tuple[float, ...] |
 
 
 def read_model(value: Any, where: str) -> ModelConfig:
-    """A model from its table; ``head = "hypersphere"`` is short for a table with that name."""
+    """A model from its table; ``head = "hypersphere"`` is short for ``head = {name = "hypersphere"}``."""
     table = section(value, where)
     if isinstance(table.get("head"), str):
         table["head"] = {"name": table["head"]}

@@ -1,4 +1,4 @@
-"""Nearest neighbors under the metrics of a recipe, as subjects."""
+"""Nearest-neighbor classifiers under the metrics of a recipe, as subjects."""
 
 import json
 import warnings
@@ -30,7 +30,7 @@ def folder_of(out: Path, metric: str, k: int, seed: int) -> Path:
 
 
 def group_of(k: int) -> str:
-    """How a number of neighbors is called on the page."""
+    """The name of a number of neighbors on the page."""
     return f"K = {k}"
 
 
@@ -42,12 +42,12 @@ class Metrics:
 
     @property
     def config(self) -> CertifyConfig:
-        """What is certified."""
+        """The [certify] table of the recipe."""
         assert self.session.recipe.certify is not None  # a recipe with metrics has it
         return self.session.recipe.certify
 
     def prepare(self, metric: str, seed: int) -> None:
-        """Fit the metric unless it is fitted; settings that cannot be certified are refused before."""
+        """Fit the metric unless it is stored; settings that cannot be certified are refused first."""
         train = self._train()
         self._classifiers(train)
         self._fit(metric, seed, train)
@@ -83,7 +83,7 @@ class Metrics:
             yield Evaluation(subject, samples, [Clean(), certificate], config.shard)
 
     def _train(self) -> Split:
-        """All training samples in the order of the file: nothing is selected here, so none is held out."""
+        """All training samples in the order of the file; nothing is selected on validation samples, which are included."""
         data = self.session.training_data
         parts = (data.train, data.valid)
         index = torch.cat([part.index for part in parts])
@@ -92,15 +92,15 @@ class Metrics:
         return Split(x, y, index[order])
 
     def _classifiers(self, train: Split) -> dict[int, Neighbors]:
-        """The classifiers by their number of neighbors, with no metric yet; all of them can take the samples."""
+        """The classifiers by number of neighbors, without a metric, checked against the samples."""
         config, (x, y) = self.config, _inputs(train, self.session.device)
-        found = {k: Neighbors(points=x, labels=y, k=k, near=config.near, box=config.box) for k in config.k}
-        for classifier in found.values():
+        classifiers = {k: Neighbors(points=x, labels=y, k=k, near=config.near, box=config.box) for k in config.k}
+        for classifier in classifiers.values():
             classifier.check(_inputs(self.session.samples(config.samples), self.session.device)[0])
-        return found
+        return classifiers
 
     def _fit(self, metric: str, seed: int, train: Split) -> Part:
-        """The fitted metric, from the cache where it was fitted before; one without randomness is fitted once."""
+        """The fitted metric, from the cache if possible; a deterministic learner is fitted once for all seeds."""
         config = self.session.recipe.metrics[metric]
         settings = [config.learner, json_table(config.settings), seed if config.seeded else None]
         key = ["metric", settings, digest_of(train.x, train.y)]
