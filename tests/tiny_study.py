@@ -19,7 +19,7 @@ from holdfast.contracts import Method
 from holdfast.data import DataSet, Split
 from holdfast.geometry import LInf, Threat
 from holdfast.methods.plain import Plain
-from holdfast.recipes.schema import Entry, ModelPlan, OptimizerPlan, TrainPlan
+from holdfast.recipes.schema import Entry, ModelConfig, OptimizerConfig, TrainConfig
 from holdfast.rng import Rng
 from holdfast.training.job import Job
 from holdfast.training.loop import train
@@ -96,12 +96,12 @@ def toy(n: int = 48) -> DataSet:
     return DataSet("toy", *parts, ("a", "b", "c"))
 
 
-def toy_job(folder: Path, method: Method | None = None, seed: int = 0, **plan: Any) -> Job:
+def toy_job(folder: Path, method: Method | None = None, seed: int = 0, **config: Any) -> Job:
     """A training job that takes some twenty milliseconds on :func:`toy`."""
-    settings = {"epochs": 3, "batch": 8, "optimizer": OptimizerPlan(lr=0.02)} | plan
+    settings = {"epochs": 3, "batch": 8, "optimizer": OptimizerConfig(lr=0.02)} | config
     return Job(
-        entry=Entry(method=method or Plain(), train=TrainPlan(**settings)),
-        model=ModelPlan(encoder="tiny", channels=1, width=4),
+        entry=Entry(method=method or Plain(), train=TrainConfig(**settings)),
+        model=ModelConfig(encoder="tiny", channels=1, width=4),
         validate=PGD(threat=THREAT, steps=2),
         seed=seed,
         folder=folder,
@@ -169,9 +169,9 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def other(job: Job, **plan: Any) -> Job:
+def other(job: Job, **config: Any) -> Job:
     """The same job with other training settings."""
-    return replace(job, entry=replace(job.entry, train=replace(job.entry.train, **plan)))
+    return replace(job, entry=replace(job.entry, train=replace(job.entry.train, **config)))
 
 
 def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:

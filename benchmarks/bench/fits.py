@@ -74,7 +74,7 @@ def fits(budget: Budget) -> dict[str, Any]:
     def fit(who: str, make: Callable[[str, int], Any], learner: str, many: int) -> Callable[[], None]:
         def call() -> None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # to stop too early is the plan
+                warnings.simplefilter("ignore")  # stopping early is intended
                 fitted[who] = make(learner, many).fit(x, y)
 
         return call

@@ -55,7 +55,7 @@ def main(what: str, n: str, threads: str) -> None:
     forget_peak()
     loaded, started = peak_memory(), time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # to stop too early is the plan
+        warnings.simplefilter("ignore")  # stopping early is intended
         if what in LEARNERS:
             LEARNERS[what](max_iter=ITERATIONS).fit(x.numpy(), y.numpy())
         else:

@@ -18,8 +18,8 @@ from holdfast import PGD, Adversarial, LInf, Plain, Threat, data
 from holdfast.contracts import Method
 from holdfast.data import DataSet, Split
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import HeadPlan, ModelPlan
-from holdfast.recipes.schema import Entry, SchedulePlan, TrainPlan
+from holdfast.recipes.model import HeadConfig, ModelConfig
+from holdfast.recipes.schema import Entry, ScheduleConfig, TrainConfig
 from holdfast.records import snapshot
 from holdfast.training.job import Job
 from holdfast.training.loop import train
@@ -85,11 +85,11 @@ class Bench:
         subject = SUBJECTS[name]
         some = dataset(subject.sources, subject.shape)
         some = replace(some, train=first(some.train, samples))
-        plan = TrainPlan(epochs=epochs, batch=50, schedule=SchedulePlan(name="cosine"), validate_samples=200)
-        entry = Entry(method=method, train=plan)
+        config = TrainConfig(epochs=epochs, batch=50, schedule=ScheduleConfig(name="cosine"), validate_samples=200)
+        entry = Entry(method=method, train=config)
         validate = PGD(threat=subject.threat, steps=2)
         job = Job(
-            entry=entry, model=ModelPlan(encoder=subject.encoder), validate=validate, seed=seed, folder=self.models
+            entry=entry, model=ModelConfig(encoder=subject.encoder), validate=validate, seed=seed, folder=self.models
         )
         key = sha256(json.dumps(job.table(some), sort_keys=True, default=str).encode()).hexdigest()[:12]
         kind = type(method).__name__.lower()
@@ -148,5 +148,5 @@ def fresh(name: str, seed: int = 0, head: str = "linear") -> nn.Module:
     """An untrained model of a subject, in train mode."""
     subject = SUBJECTS[name]
     classes = len(dataset(subject.sources, subject.shape).classes)
-    plan = ModelPlan(encoder=subject.encoder, head=HeadPlan(name=head))
-    return build_model(plan, subject.shape, classes, seed)
+    config = ModelConfig(encoder=subject.encoder, head=HeadConfig(name=head))
+    return build_model(config, subject.shape, classes, seed)

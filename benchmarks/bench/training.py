@@ -16,7 +16,7 @@ from holdfast import PGD, Adversarial, Batch, Rng, Rows, Terms, adapt
 from holdfast.contracts import Method, Needs
 from holdfast.crafting.view import unwrapped
 from holdfast.losses.classification import cross_entropy
-from holdfast.recipes.schema import OptimizerPlan
+from holdfast.recipes.schema import OptimizerConfig
 from holdfast.training.optimizer import build_optimizer
 
 RIVAL = "torchattacks"
@@ -83,7 +83,7 @@ class Stepper:
 
     def __init__(self, model: nn.Module, method: Method, batch: Batch) -> None:
         self.model, self.method, self.batch, self.taken = model, method, batch, 0
-        self.optimizer = build_optimizer(OptimizerPlan(), model, method)
+        self.optimizer = build_optimizer(OptimizerConfig(), model, method)
 
     def __call__(self) -> None:
         self.model.train()

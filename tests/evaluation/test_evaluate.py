@@ -25,12 +25,12 @@ from holdfast.evaluation.measurements import Attacked, Clean
 from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.schema import ModelPlan
+from holdfast.recipes.schema import ModelConfig
 from holdfast.records import parts as cache
 from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
 from holdfast.rng import Rng
-from holdfast.run.attacked import attacked
+from holdfast.run.attack_measurements import attack_measurements
 
 CPU = torch.device("cpu")
 GIVEN: list[tuple[float, list[int]]] = []  # what the attacks of a test were asked for: eps and samples
@@ -102,7 +102,7 @@ def column(records: Records, kind: str, attack: str) -> list[Any]:
 
 
 def test_columns_by_hand(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
+    todo = attack_measurements({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
     records = run(tmp_path, todo)
     assert records.columns["index"].tolist() == [20, 21, 22, 23, 24, 25]
     assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
@@ -121,18 +121,18 @@ def test_columns_by_hand(tmp_path: Path) -> None:
 
 
 def test_who_is_wrong_already_is_not_attacked(tmp_path: Path) -> None:
-    run(tmp_path, attacked({"push": pushed(0.1)}))
+    run(tmp_path, attack_measurements({"push": pushed(0.1)}))
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]
 
 
 def test_the_worst_case_is_per_sample(tmp_path: Path) -> None:
-    records = run(tmp_path, attacked({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
+    records = run(tmp_path, attack_measurements({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
     assert records.held(0.1, "linf").tolist() == [False, False, True, True, False, False]
     assert records.held(0.0, "linf").tolist() == [True, True, True, True, False, False]
 
 
 def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
+    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
     assert [(attack.name, attack.easier) for attack in todo] == [
         ("push", None),
         ("push@0.03", None),
@@ -152,7 +152,7 @@ def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
 
 
 def test_curve_of_three_chains_each_to_the_one_below() -> None:
-    todo = attacked({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
+    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
     assert [(attack.name, attack.easier) for attack in todo[1:]] == [
         ("push@0.05", None),
         ("push@0.2", "push"),
@@ -161,7 +161,7 @@ def test_curve_of_three_chains_each_to_the_one_below() -> None:
 
 
 def test_cost_is_counted(tmp_path: Path) -> None:
-    records = run(tmp_path, attacked({"push": pushed(0.1)}))
+    records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
     told = records.facts["attacks"]["push"]
     assert (told["forwards"], told["backwards"]) == (8, 4)
     clean = records.facts["clean"]
@@ -171,7 +171,7 @@ def test_cost_is_counted(tmp_path: Path) -> None:
 
 
 def test_images_are_kept_for_the_attack_that_is_shown(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
+    todo = attack_measurements({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
     records = run(tmp_path, todo)
     assert set(records.arrays) == {"shown", "clean", "adversarial:linf:push"}
     assert records.arrays["shown"].tolist() == [20, 21, 22, 23]  # of the first shard
@@ -184,7 +184,7 @@ def test_images_are_kept_for_the_attack_that_is_shown(tmp_path: Path) -> None:
 
 
 def test_records_open_with_pandas(tmp_path: Path) -> None:
-    run(tmp_path, attacked({'push, the "first"': pushed(0.1)}))
+    run(tmp_path, attack_measurements({'push, the "first"': pushed(0.1)}))
     table = pd.read_csv(tmp_path / "records" / "records.csv")
     assert list(table["index"]) == [20, 21, 22, 23, 24, 25]
     assert table['fooled:linf:push, the "first"'].tolist() == [True, True, False, False, True, True]
@@ -193,7 +193,7 @@ def test_records_open_with_pandas(tmp_path: Path) -> None:
 
 
 def test_nothing_is_computed_twice(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
+    todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
     first = run(tmp_path, todo)
     asked = len(GIVEN)
     assert asked == 3 * 2
@@ -211,7 +211,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1)})
+    todo = attack_measurements({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     np.save(single := io.BytesIO(), np.arange(3))
     damages: list[Callable[[Path], object]] = [
@@ -235,7 +235,7 @@ def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_of_a_part_is_found_or_harmless(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1)})
+    todo = attack_measurements({"push": pushed(0.1)})
     first = facts_and_columns(run(tmp_path, todo))
     path = max(parts(tmp_path), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
@@ -247,7 +247,7 @@ def test_every_flipped_bit_of_a_part_is_found_or_harmless(tmp_path: Path) -> Non
 
 
 def test_an_evaluation_stopped_in_the_middle_goes_on(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1), "soft": pushed(0.01)})
+    todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)})
 
     def tick(done: int, total: int, words: str) -> None:
         assert total == 6
@@ -267,7 +267,7 @@ def changed(todo: list[Attacked], **fields: Any) -> list[Attacked]:
 
 
 def test_a_part_of_something_else_is_never_taken(tmp_path: Path) -> None:
-    todo = attacked({"push": pushed(0.1)})
+    todo = attack_measurements({"push": pushed(0.1)})
     run(tmp_path, todo)
     brighter, relabelled = split(), split()
     brighter.x[0] += 0.01
@@ -280,7 +280,7 @@ def test_a_part_of_something_else_is_never_taken(tmp_path: Path) -> None:
         (todo, {"split": relabelled}),
         (todo, {"split": renamed}),
         (changed(todo, recipe={"name": "push", "eps": 0.1, "steps": 2}), {}),
-        (attacked({"push": pushed(0.2)}), {}),
+        (attack_measurements({"push": pushed(0.2)}), {}),
         (changed(todo, name="renamed"), {}),
         (todo, {"shard": 3}),
     ]
@@ -298,7 +298,7 @@ def test_a_full_disk_leaves_no_half_part(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    todo = attacked({"push": pushed(0.1)})
+    todo = attack_measurements({"push": pushed(0.1)})
     with monkeypatch.context() as patch:
         patch.setattr(os, place, full)
         with pytest.raises(OSError, match="No space left"):
@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_no_half_part(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def trained(finished: Path, digits: DataSet) -> tuple[nn.Module, str]:
     tensors, _ = snapshot.read(finished / "out" / "TLA" / "seed-0" / "best.safetensors")
-    model = build_model(ModelPlan(encoder="tiny", channels=1, width=8), digits.shape, 10, 0)
+    model = build_model(ModelConfig(encoder="tiny", channels=1, width=8), digits.shape, 10, 0)
     snapshot.load_weights(model, tensors, finished)
     return model, snapshot.digest(tensors)
 
@@ -324,7 +324,7 @@ def test_results_do_not_depend_on_shards_and_order(
         "bim": BIM(threat=threat, steps=4),
         "pgd": PGD(threat=threat, steps=3, restarts=2),
     }
-    todo = attacked({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
+    todo = attack_measurements({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
     some = digits.test.take(torch.arange(90))
     turned = digits.test.take(torch.arange(90).flip(0))
     tables = []
@@ -345,7 +345,7 @@ def test_the_number_of_samples_at_a_time_is_measured_once_and_kept(
 ) -> None:
     given = iter([3, 5])
     monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y: next(given))
-    todo = attacked({"push": pushed(0.1)})
+    todo = attack_measurements({"push": pushed(0.1)})
     assert run(tmp_path, todo).facts["micro"] == 3
     assert run(tmp_path, todo).facts["micro"] == 3
     (tmp_path / "choices.json").write_text("{")
@@ -355,7 +355,7 @@ def test_the_number_of_samples_at_a_time_is_measured_once_and_kept(
 def test_parts_of_another_version_of_the_code_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    todo = attacked({"push": pushed(0.1)})
+    todo = attack_measurements({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     GIVEN.clear()
     monkeypatch.setattr("holdfast.evaluation.evaluate.code_version", lambda *parts: "another")
@@ -368,10 +368,10 @@ def test_parts_of_another_version_of_the_code_are_computed_again(
 
 
 def test_records_name_what_made_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(tmp_path, attacked({"push": pushed(0.1)}))
+    run(tmp_path, attack_measurements({"push": pushed(0.1)}))
     mine = json.loads(json.dumps(provenance.maker()))
     monkeypatch.setattr(cache, "maker", lambda: {"code": "later", "versions": {"torch": "9"}, "commit": None})
-    records = run(tmp_path, attacked({"push": pushed(0.1), "soft": pushed(0.01)}))
+    records = run(tmp_path, attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}))
     assert records.facts["made"] == [mine, {"code": "later", "versions": {"torch": "9"}, "commit": None}]
     assert records.facts["versions"] == {"torch": "9"}
 
@@ -394,12 +394,14 @@ def test_the_version_of_the_code_follows_its_source(tmp_path: Path, monkeypatch:
 def test_nobody_left_to_attack(tmp_path: Path) -> None:
     wrong = Split(split().x, torch.tensor([1, 1, 1, 1, 0, 1]), split().index)
     threat = Threat(LInf(), 0.1)
-    records = run(tmp_path, attacked({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
+    records = run(
+        tmp_path, attack_measurements({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong
+    )
     assert column(records, "fooled", "noise") == [True] * 6
     assert column(records, "distance", "push") == [0.0] * 6
 
 
 def test_ticks_count_parts(tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    run(tmp_path, attacked({"push": pushed(0.1)}), tick=lambda *words: told.append(words))
+    run(tmp_path, attack_measurements({"push": pushed(0.1)}), tick=lambda *words: told.append(words))
     assert told == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.data.augment import Augment, Flip, PadCrop
 from holdfast.recipes import kinds, schema
-from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
 from holdfast.run import study
@@ -55,7 +55,7 @@ def reduced(recipe: Recipe) -> Iterator[str]:
         if hasattr(entry.method, "pool"):
             yield f'methods."{name}".pool=10'
     for name, attack in recipe.attacks.items():
-        if isinstance(attack, TransferPlan):
+        if isinstance(attack, TransferConfig):
             yield f'attacks."{name}".attack.steps=1'
         for option in ("steps", "restarts"):
             if getattr(attack, option, 1) > 1:
@@ -152,13 +152,13 @@ def test_tla_has_the_published_weights(name: str, published: tuple[float, ...]) 
 
 @pytest.mark.parametrize("name", ["cifar10-convnet", "cifar10-wrn"])
 def test_cifar10_has_the_published_training_settings(name: str) -> None:
-    plan, craft = schema.load(name).methods["TLA"].train, tla(name).attack
-    steps = 45000 // plan.batch
-    assert (plan.batch, plan.optimizer.lr, plan.optimizer.weight_decay) == (50, 0.1, 2e-4)
-    assert abs(plan.epochs * steps - 55_000) < steps
-    assert plan.schedule.at[0] * steps == pytest.approx(50_000)
+    config, craft = schema.load(name).methods["TLA"].train, tla(name).attack
+    steps = 45000 // config.batch
+    assert (config.batch, config.optimizer.lr, config.optimizer.weight_decay) == (50, 0.1, 2e-4)
+    assert abs(config.epochs * steps - 55_000) < steps
+    assert config.schedule.at[0] * steps == pytest.approx(50_000)
     assert (craft.steps, craft.step, craft.threat.eps) == (7, pytest.approx(2 / 255), pytest.approx(8 / 255))
-    assert plan.augment == Augment(pad_crop=PadCrop(pad=2), flip=Flip())
+    assert config.augment == Augment(pad_crop=PadCrop(pad=2), flip=Flip())
 
 
 def test_tla_ablations_vary_one_option() -> None:

@@ -13,8 +13,8 @@ from holdfast.attacks.pgd import PGD
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
 from holdfast.recipes import kinds, schema, toml
-from holdfast.recipes.schema import Recipe, SchedulePlan, TrainPlan, TransferPlan, read
-from holdfast.recipes.train import EMAPlan
+from holdfast.recipes.schema import Recipe, ScheduleConfig, TrainConfig, TransferConfig, read
+from holdfast.recipes.train import EMAConfig
 from tiny_study import TINY, table
 
 
@@ -109,12 +109,12 @@ def test_a_recipe_with_everything_odd_comes_back_the_same(tmp_path: Path) -> Non
     assert recipe.seeds == (4,)
     assert (recipe.threat.norm.name, recipe.threat.eps, recipe.threat.low, recipe.threat.high) == ("l2", 1.5, -inf, inf)
     assert recipe.model.std == (0.25,)
-    plan = recipe.methods["T.L+A @ 1"].train
-    assert plan.schedule.at == (1.0, 1.5)
-    assert plan.optimizer.lr == 0.1
-    assert plan.init_from == "adversarial"
+    config = recipe.methods["T.L+A @ 1"].train
+    assert config.schedule.at == (1.0, 1.5)
+    assert config.optimizer.lr == 0.1
+    assert config.init_from == "adversarial"
     changes = {"flip": Flip(share=0.25), "saturation": Saturation(high=1.75)}
-    assert plan.augment == Augment(pad_crop=PadCrop(pad=4, mode="reflect"), **changes)  # type: ignore[arg-type]
+    assert config.augment == Augment(pad_crop=PadCrop(pad=4, mode="reflect"), **changes)  # type: ignore[arg-type]
     assert recipe.methods["adversarial"].train.init_from is None
     assert isinstance(recipe.methods["adversarial"].method.attack, FGSM)  # type: ignore[attr-defined]
     pgd: Any = recipe.attacks["pgd"]
@@ -206,8 +206,8 @@ def test_transfer() -> None:
     attacks = {"there": {"name": "transfer", "source": "plain", "attack": {"name": "bim", "steps": 2}}, "transfer": {}}
     recipe = read(table(seeds=[1, 2], attacks=attacks))
     there, plain = recipe.attacks["there"], recipe.attacks["transfer"]
-    assert isinstance(there, TransferPlan)
-    assert isinstance(plain, TransferPlan)
+    assert isinstance(there, TransferConfig)
+    assert isinstance(plain, TransferConfig)
     assert (there.source, kinds.name_of(there.attack)) == ("plain", "bim")
     assert (plain.source, plain.attack) == ("self", PGD(threat=recipe.threat, keep="last"))
     assert again(recipe).table() == recipe.table()
@@ -415,16 +415,16 @@ def test_what_training_may_go_without_can_be_left_out_again() -> None:
     given = {"epochs": 1, "ema": {"decay": 0.9}, "patience": 3, "clip_norm": 1.0}
     off = {"ema": False, "swa": False, "patience": False, "clip_norm": False, "init_from": False}
     recipe = read(table(train=given, methods={"plain": {}, "bare": {"name": "plain", "train": off}}))
-    assert recipe.methods["plain"].train == TrainPlan(epochs=1, ema=EMAPlan(decay=0.9), patience=3, clip_norm=1.0)
-    assert recipe.methods["bare"].train == TrainPlan(epochs=1)
+    assert recipe.methods["plain"].train == TrainConfig(epochs=1, ema=EMAConfig(decay=0.9), patience=3, clip_norm=1.0)
+    assert recipe.methods["bare"].train == TrainConfig(epochs=1)
     assert read(recipe.table()).table() == recipe.table()
 
 
 def test_schedules_by_hand() -> None:
-    assert [SchedulePlan().factor(e, 4) for e in (0, 2, 4)] == [1, 1, 1]
-    step = SchedulePlan(name="step", at=(1, 2.5), gamma=0.1)
+    assert [ScheduleConfig().factor(e, 4) for e in (0, 2, 4)] == [1, 1, 1]
+    step = ScheduleConfig(name="step", at=(1, 2.5), gamma=0.1)
     assert [step.factor(e, 4) for e in (0, 0.99, 1, 2.49, 2.5, 9)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
-    cosine = SchedulePlan(name="cosine")
+    cosine = ScheduleConfig(name="cosine")
     by_hand = [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0]
     assert [cosine.factor(e, 4) for e in (0, 1, 2, 3, 4)] == pytest.approx(by_hand)
     assert cosine.factor(5, 4) == pytest.approx(0)

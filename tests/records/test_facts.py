@@ -33,8 +33,8 @@ def test_bad_attack_facts_are_refused(given: dict, said: str) -> None:
 
 def test_an_attack_speaks_for_its_own_eps_and_a_minimal_one_for_all_below() -> None:
     fixed, minimal = (AttackFacts(norm="l2", eps=1.0, minimal=kind) for kind in (False, True))
-    assert [fixed.speaks_for(eps) for eps in (0.5, 1.0, 1.5)] == [False, True, False]
-    assert [minimal.speaks_for(eps) for eps in (0.5, 1.0, 1.5)] == [True, True, False]
+    assert [fixed.measured_at(eps) for eps in (0.5, 1.0, 1.5)] == [False, True, False]
+    assert [minimal.measured_at(eps) for eps in (0.5, 1.0, 1.5)] == [True, True, False]
 
 
 def test_cost_that_is_not_written_counts_as_nothing() -> None:

@@ -187,7 +187,7 @@ def test_an_overwrite_that_dies_before_the_facts_is_refused(make_run, tmp_path: 
     monkeypatch.setattr(files, "write_text", die)
     with pytest.raises(OSError, match="killed"):
         make_run("a", 1, n=10).records.save(tmp_path)
-    with pytest.raises(ValueError, match=r"records\.csv is not the file that facts\.json vouches for"):
+    with pytest.raises(ValueError, match=r"records\.csv does not match its checksum in facts\.json"):
         Records.load(tmp_path)
 
 

@@ -75,7 +75,7 @@ def test_every_truncation_is_refused(path: Path) -> None:
 
 def test_facts_nested_beyond_all_measure_are_refused(path: Path) -> None:
     text, whole = "[" * 100_000, {name: tensor.contiguous() for name, tensor in TENSORS.items()}
-    path.write_bytes(save(whole, metadata={"holdfast": f"{snapshot._seal(TENSORS, text)} {text}"}))
+    path.write_bytes(save(whole, metadata={"holdfast": f"{snapshot._checksum(TENSORS, text)} {text}"}))
     with pytest.raises(ValueError, match="is damaged"):
         snapshot.read(path)
 

@@ -19,7 +19,7 @@ def test_worst_case_is_per_sample_and_below_every_attack(study) -> None:
         least = worst(run.records, "linf", 0.3)
         alone = [against(run.records, name, 0.3).successes for name in ("PGD-40", "FGSM", "PGD-40 at 0.1")]
         assert least.successes <= min(alone)
-        lost = ~run.records.right
+        lost = ~run.records.correct
         for name in ("PGD-40", "FGSM", "PGD-40 at 0.1"):
             lost |= run.records.columns[f"fooled:linf:{name}"]
         assert least.successes == (~lost).sum()
@@ -72,7 +72,7 @@ def test_the_curve_is_measured_at_attacked_eps_and_decreases(study) -> None:
     points = curve([records], "linf", curve_grid([records], "linf"))
     assert [p.eps for p in points if p.measured] == [0.0, 0.1, 0.3]
     assert all(share_of(a).successes >= share_of(b).successes for a, b in pairwise(points))
-    assert share_of(points[0]) == Share.of(records.right)
+    assert share_of(points[0]) == Share.of(records.correct)
     assert share_of(points[-1]) == worst(records, "linf", 0.3)
 
 

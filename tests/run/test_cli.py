@@ -18,7 +18,7 @@ from holdfast.data import DataSet
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.certify import learners
-from holdfast.recipes.schema import ModelPlan
+from holdfast.recipes.schema import ModelConfig
 from holdfast.records import snapshot
 from holdfast.run import cli
 from tiny_study import bits, one_sentence
@@ -303,7 +303,7 @@ def test_adversarial_examples_are_saved_as_they_are_judged(
     assert found["inside"].tolist() == (distance <= 0.2 * (1 + 1e-5) + 1e-7).tolist()
     assert found["inside"].all()
     assert torch.equal(torch.from_numpy(found["distance"]), distance)
-    model = build_model(ModelPlan(encoder="tiny", channels=1, width=8), (1, 8, 8), 10, 0)
+    model = build_model(ModelConfig(encoder="tiny", channels=1, width=8), (1, 8, 8), 10, 0)
     model.load_state_dict(snapshot.read(study.out / "TLA" / "seed-1" / "best.safetensors")[0])
     label = model.eval()(x_adv).argmax(1)
     assert found["label"].tolist() == label.tolist()

@@ -228,8 +228,8 @@ def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
 
 
 def test_an_attack_with_another_inside() -> None:
-    plan = own_recipe.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
-    inside = plan.attacks["feature_norm"].attack  # type: ignore[attr-defined]
+    recipe = own_recipe.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
+    inside = recipe.attacks["feature_norm"].attack  # type: ignore[attr-defined]
     assert (kinds.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
 
@@ -247,7 +247,7 @@ def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:
 
 def test_what_is_done_is_not_done_again(here: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     command = args(attack="pgd:steps=3")
-    monkeypatch.setattr(own_recipe, "EvaluatePlan", partial(own_recipe.EvaluatePlan, shard=30))
+    monkeypatch.setattr(own_recipe, "EvaluateConfig", partial(own_recipe.EvaluateConfig, shard=30))
     ran: list[tuple[str, int]] = []
     real = Attacked.measure
 
@@ -336,8 +336,14 @@ def test_errors_of_the_users_code_come_with_a_traceback_when_asked(here: Path, c
 
 
 BAD = {
-    "no colon": ({"model": "nets"}, "--model is 'nets' but has one of the forms package.module:callable, timm:NAME"),
-    "no module": ({"model": "nest:build"}, "asks for the module nest, which is neither here nor installed; start"),
+    "no colon": (
+        {"model": "nets"},
+        "--model is 'nets' but must have one of the forms package.module:callable, timm:NAME",
+    ),
+    "no module": (
+        {"model": "nest:build"},
+        "asks for the module nest, which is neither in this folder nor installed; start",
+    ),
     "a file": ({"model": "nets.py:build"}, "asks for the module nets.py, .*; write nets:build"),
     "a path": ({"model": "./nets.py:build"}, "asks for the module ./nets.py, .*; write nets:build"),
     "no name": ({"model": "nets:bild"}, "unknown name 'bild' in the module nets; did you mean 'build'?"),
@@ -515,7 +521,7 @@ def test_images_are_scaled_when_asked(here: Path, call: Any) -> None:
     assert done.code == 0, done.err
     records = stored(here / "out")
     assert len(records) == 30
-    assert records.right.mean() > 0.9
+    assert records.correct.mean() > 0.9
 
 
 def test_the_name_of_a_file_does_not_command_the_terminal(here: Path, call: Any) -> None:

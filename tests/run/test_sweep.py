@@ -36,8 +36,8 @@ def quiet(what: str, done: int, total: int, words: str) -> None:
 
 
 def swept(recipe: Path, out: Path, *over: str, **asked: Any) -> Sweep:
-    plan = sweep.read(str(recipe), over=over or (LR,), **{"method": "plain", "trials": 3} | asked)
-    return sweep.run(plan, Session.open(plan.recipe, out, None, "cpu", quiet))
+    wanted = sweep.read(str(recipe), over=over or (LR,), **{"method": "plain", "trials": 3} | asked)
+    return sweep.run(wanted, Session.open(wanted.recipe, out, None, "cpu", quiet))
 
 
 def told(found: Sweep) -> list[Any]:
@@ -85,7 +85,7 @@ def test_no_test_sample_is_used(recipe: Path, tmp_path: Path, digits: DataSet, m
     other = Untouchable(1 - digits.test.x, digits.test.y.flip(0), digits.test.index)
     with pytest.raises(AssertionError, match="read the test set"):
         other.spread(3)
-    monkeypatch.setattr(session, "load_for", lambda plan, folder: replace(digits, test=other))
+    monkeypatch.setattr(session, "load_for", lambda recipe, folder: replace(digits, test=other))
     assert told(swept(recipe, tmp_path / "other")) == told(plain)
 
 
@@ -158,13 +158,13 @@ def test_two_processes_share_the_trials(recipe: Path, tmp_path: Path) -> None:
     log.mkdir()
 
     def watched(which: int) -> Any:
-        def one(plan: Any, shop: Any, place: Path, task: Any) -> Any:
+        def one(wanted: Any, shop: Any, place: Path, task: Any) -> Any:
             (log / f"{task.number}-{which}").touch(exist_ok=False)
             limit = time.monotonic() + 60
             while len({path.name[-1] for path in log.iterdir()}) < 2:  # until both are at work
                 assert time.monotonic() < limit
                 time.sleep(0.01)
-            return train(plan, shop, place, task)
+            return train(wanted, shop, place, task)
 
         return one
 
@@ -267,7 +267,7 @@ model.width = [4, 8]
     [
         (["--over", "train.optimizer.lrr=0.1..1"], "unknown key 'lrr' in methods.plain.train.optimizer; did you mean"),
         (["--over", "methods.plain.beta=0.1..1"], "unknown key 'beta' in methods.plain"),
-        (["--over", "train.optimizer.lr=1..0.1"], "'1..0.1', which holds no values; turn it round: 0.1..1"),
+        (["--over", "train.optimizer.lr=1..0.1"], "'1..0.1', which holds no values; swap its ends: 0.1..1"),
         (["--over", "train.optimizer.lr=1..1"], "'1..1', which holds no values; give two different ends"),
         (["--over", "train.optimizer.lr=0..1:log"], "'0..1:log' but a log range must begin above 0"),
         (["--over", "train.optimizer.lr=0.1..1:lin"], "after the colon only log is known"),

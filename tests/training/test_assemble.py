@@ -8,13 +8,13 @@ from holdfast.contracts import Batch, Needs
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.plain import Plain
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.schema import ModelPlan, OptimizerPlan
+from holdfast.recipes.schema import ModelConfig, OptimizerConfig
 from holdfast.rng import Rng
 from holdfast.training.batches import Batches
 from holdfast.training.optimizer import build_optimizer
 from tiny_study import same, toy
 
-TINY = ModelPlan(encoder="tiny", channels=2, width=5)
+TINY = ModelConfig(encoder="tiny", channels=2, width=5)
 
 
 def test_weights_depend_on_the_seed_alone() -> None:
@@ -35,57 +35,57 @@ def test_a_fresh_model_has_seen_nothing() -> None:
 
 
 def test_normalization_is_inside() -> None:
-    plan = ModelPlan(encoder="tiny", channels=2, width=5, mean=(0.5,), std=(0.25,))
-    plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(plan, (1, 8, 8), 10, 0).eval()
+    config = ModelConfig(encoder="tiny", channels=2, width=5, mean=(0.5,), std=(0.25,))
+    plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(config, (1, 8, 8), 10, 0).eval()
     x = torch.rand(3, 1, 8, 8)
     assert torch.allclose(normal(x), plain((x - 0.5) / 0.25))
 
 
 def test_per_image_normalization_is_inside() -> None:
-    plan = ModelPlan(encoder="tiny", channels=2, width=5, per_image=True)
-    plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(plan, (1, 8, 8), 10, 0).eval()
+    config = ModelConfig(encoder="tiny", channels=2, width=5, per_image=True)
+    plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(config, (1, 8, 8), 10, 0).eval()
     x = torch.rand(3, 1, 8, 8)
     flat = x.flatten(1)
     standard = (flat - flat.mean(1, keepdim=True)) / flat.std(1, correction=0, keepdim=True)
     assert torch.allclose(normal(x), plain(standard.reshape(x.shape)), atol=1e-5)
     with pytest.raises(ValueError, match="two normalizations"):
-        ModelPlan(encoder="tiny", per_image=True, mean=(0.5,), std=(0.5,))
+        ModelConfig(encoder="tiny", per_image=True, mean=(0.5,), std=(0.5,))
 
 
 def test_options_reach_the_encoder() -> None:
-    plan = ModelPlan(encoder="wrn", width=64, depth=10, form="madry", activation="softplus")
-    modules = list(build_model(plan, (3, 8, 8), 10, 0).modules())
+    config = ModelConfig(encoder="wrn", width=64, depth=10, form="madry", activation="softplus")
+    modules = list(build_model(config, (3, 8, 8), 10, 0).modules())
     assert any(isinstance(module, nn.Softplus) for module in modules)
     assert not any(isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) for module in modules)
     with pytest.raises(ValueError, match=r"encoder 'mlp' has no form; leave model\.form out"):
-        build_model(ModelPlan(encoder="mlp", form="madry"), (1, 8, 8), 10, 0)
+        build_model(ModelConfig(encoder="mlp", form="madry"), (1, 8, 8), 10, 0)
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize(
-    ("plan", "shape", "words"),
+    ("config", "shape", "words"),
     [
-        (ModelPlan(encoder="tiny"), (64,), r"model 'tiny' cannot be made for samples of shape \(64,\)"),
-        (ModelPlan(encoder="lenet"), (1, 2, 2), r"model 'lenet' cannot be made for samples of shape \(1, 2, 2\)"),
-        (ModelPlan(encoder="mlp", width=4, mean=(0.5,), std=(1.0,)), (6,), "model 'mlp' cannot be made for samples"),
+        (ModelConfig(encoder="tiny"), (64,), r"model 'tiny' cannot be made for samples of shape \(64,\)"),
+        (ModelConfig(encoder="lenet"), (1, 2, 2), r"model 'lenet' cannot be made for samples of shape \(1, 2, 2\)"),
+        (ModelConfig(encoder="mlp", width=4, mean=(0.5,), std=(1.0,)), (6,), "model 'mlp' cannot be made for samples"),
         (
-            ModelPlan(encoder="tiny", mean=(0.5,) * 3, std=(1.0,) * 3),
+            ModelConfig(encoder="tiny", mean=(0.5,) * 3, std=(1.0,) * 3),
             (1, 8, 8),
             "model 'tiny' cannot be made for samples",
         ),
-        (ModelPlan(encoder="tiny", depth=3), (1, 8, 8), "encoder 'tiny' has no depth; leave model.depth out"),
+        (ModelConfig(encoder="tiny", depth=3), (1, 8, 8), "encoder 'tiny' has no depth; leave model.depth out"),
     ],
 )
-def test_models_that_do_not_fit_the_data(plan: ModelPlan, shape: tuple[int, ...], words: str) -> None:
+def test_models_that_do_not_fit_the_data(config: ModelConfig, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
-        build_model(plan, shape, 3, 0)
+        build_model(config, shape, 3, 0)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_weight_decay_acts_on_kernels_only(name: str) -> None:
     model = build_model(TINY, (1, 8, 8), 10, 0)
-    optimizer = build_optimizer(OptimizerPlan(name=name, lr=0.1, weight_decay=0.5), model, Plain())  # type: ignore[arg-type]
+    optimizer = build_optimizer(OptimizerConfig(name=name, lr=0.1, weight_decay=0.5), model, Plain())  # type: ignore[arg-type]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)  # without a gradient only the decay moves anything
@@ -103,7 +103,7 @@ def kernels_and_others(model: nn.Module) -> tuple[int, int]:
 
 
 def test_momentum_is_given_to_sgd() -> None:
-    optimizer = build_optimizer(OptimizerPlan(name="sgd", momentum=0.7), nn.Linear(2, 2), Plain())
+    optimizer = build_optimizer(OptimizerConfig(name="sgd", momentum=0.7), nn.Linear(2, 2), Plain())
     assert [group["momentum"] for group in optimizer.param_groups] == [0.7, 0.7]
 
 
@@ -117,7 +117,7 @@ def test_parameters_of_the_method_are_trained_too() -> None:
     model, method = nn.Linear(2, 2), Own(3, 3)
     frozen = nn.Linear(2, 2).requires_grad_(False)
     model.add_module("frozen", frozen)
-    optimizer = build_optimizer(OptimizerPlan(), model, method)  # type: ignore[arg-type]
+    optimizer = build_optimizer(OptimizerConfig(), model, method)  # type: ignore[arg-type]
     ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert ids == {id(p) for p in (model.weight, model.bias, method.weight, method.bias)}
 

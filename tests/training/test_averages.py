@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from holdfast.data import DataSet
 from holdfast.data.augment import Augment, Flip
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import HeadPlan
-from holdfast.recipes.schema import ModelPlan, TrainPlan
-from holdfast.recipes.train import EMAPlan, SWAPlan
+from holdfast.recipes.model import HeadConfig
+from holdfast.recipes.schema import ModelConfig, TrainConfig
+from holdfast.recipes.train import EMAConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.training import checkpoint, loop
 from holdfast.training.batches import Batches
@@ -23,7 +23,7 @@ from holdfast.training.job import Job
 from holdfast.training.loop import train
 from tiny_study import FABRIC, bits, run_job, same, toy_job
 
-SWA = {"epochs": 4, "swa": SWAPlan(start=0.5), "augment": Augment(flip=Flip())}  # the mean of epochs 3 and 4
+SWA = {"epochs": 4, "swa": SWAConfig(start=0.5), "augment": Augment(flip=Flip())}  # the mean of epochs 3 and 4
 
 
 def weights(folder: Path, name: str) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ def test_ema_is_a_plain_loop_over_all_weights_and_statistics(
 ) -> None:
     stored = after_every_step(toy_job(tmp_path / "plain"), toys)
     validated.clear()
-    job = run_job(toy_job(tmp_path / "ema", ema=EMAPlan(decay=decay)), toys)
+    job = run_job(toy_job(tmp_path / "ema", ema=EMAConfig(decay=decay)), toys)
     floats = [name for name, value in stored[0].items() if value.is_floating_point()]
     assert any("running_var" in name for name in floats)
     mean = {name: stored[0][name].double() for name in floats}
@@ -131,8 +131,8 @@ def test_passes_for_statistics_are_counted(tmp_path: Path, toys: DataSet) -> Non
 
 def test_statistics_leave_the_mean_as_it_is(tmp_path: Path, toys: DataSet) -> None:
     """A head that projects its weights in every training pass would change them while statistics are gathered."""
-    head = HeadPlan(name="hypersphere", weight_norm="projected")
-    model = ModelPlan(encoder="tiny", channels=1, width=4, head=head)
+    head = HeadConfig(name="hypersphere", weight_norm="projected")
+    model = ModelConfig(encoder="tiny", channels=1, width=4, head=head)
     stored = after_every_step(replace(toy_job(tmp_path / "plain", **SWA | {"swa": None}), model=model), toys)
     job = run_job(replace(toy_job(tmp_path / "swa", **SWA), model=model), toys)
     mean = (stored[8]["head.weight"] + stored[11]["head.weight"]) / 2
@@ -153,4 +153,4 @@ def test_an_epoch_before_the_mean_cannot_be_the_best(
     ("start", "epochs", "before"), [(0.75, 10, 7), (0.75, 1, 0), (0, 5, 0), (0.29, 100, 29), (0.99, 3, 2)]
 )
 def test_there_is_always_an_epoch_to_keep(start: float, epochs: int, before: int) -> None:
-    assert TrainPlan(epochs=epochs, swa=SWAPlan(start=start)).passed_over == before < epochs
+    assert TrainConfig(epochs=epochs, swa=SWAConfig(start=start)).skipped_epochs == before < epochs

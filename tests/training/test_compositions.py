@@ -88,8 +88,8 @@ def test_a_hundred_steps_lower_the_loss_and_reach_every_parameter(name: str) -> 
     study = recipe({name: METHODS[name]})
     method, some = study.methods[name].method, digits()
     model = build_model(study.model_of(name), some.shape, len(some.classes), 0)
-    plan = study.methods[name].train.optimizer
-    optimizer = build_optimizer(plan, model, method)
+    config = study.methods[name].train.optimizer
+    optimizer = build_optimizer(config, model, method)
     batches = Batches(some.train, 32, method.needs, 0, torch.device("cpu"))
     own = list(method.parameters()) if isinstance(method, nn.Module) else []
     parameters = [*model.parameters(), *own]
@@ -123,7 +123,7 @@ def test_methods_can_have_models_of_their_own() -> None:
     plain, own = study.model_of("AT"), study.model_of("HE")
     assert (own.encoder, own.depth, own.width, own.activation) == ("mlp", 1, 16, "softplus")
     assert plain == study.model
-    built = [build_model(plan, (1, 8, 8), 10, 0) for plan in (plain, own)]
+    built = [build_model(config, (1, 8, 8), 10, 0) for config in (plain, own)]
     assert type(built[0].head).__name__ == "Linear"
     assert isinstance(built[1].head, Hypersphere)
     assert (built[1].head.scale, built[1].head.margin) == (10.0, 0.2)

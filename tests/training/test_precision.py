@@ -13,7 +13,7 @@ from holdfast.contracts import Attack, Batch, Needs, Terms
 from holdfast.data import DataSet
 from holdfast.methods.plain import Plain
 from holdfast.recipes import assemble
-from holdfast.recipes.schema import OptimizerPlan
+from holdfast.recipes.schema import OptimizerConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training.batches import Batches
@@ -56,8 +56,8 @@ def edge(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def mixed_job(folder: Path, **plan: object) -> Job:
-    return toy_job(folder, precision="bf16-mixed", **plan)
+def mixed_job(folder: Path, **config: object) -> Job:
+    return toy_job(folder, precision="bf16-mixed", **config)
 
 
 def by_hand(job: Job, data: DataSet, lowered: range) -> Mapping[str, Tensor]:
@@ -162,7 +162,7 @@ def test_a_processor_that_dies_of_it_is_refused_before_the_folder_is_taken(
 def test_crafting_is_not_concerned(tmp_path: Path, toys: DataSet) -> None:
     """Without a learning rate and before batch norm has moved, the first batch's points are those of float32."""
     POINTS.clear()
-    still = OptimizerPlan(name="sgd", lr=0.0)
+    still = OptimizerConfig(name="sgd", lr=0.0)
     for name in ("float32", "bf16-mixed"):
         run_job(toy_job(tmp_path / name, Crafted(**at_method()), precision=name, optimizer=still), toys)
     assert len(POINTS) == 18

@@ -25,8 +25,8 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.models.classifier import adapt
 from holdfast.recipes import assemble
-from holdfast.recipes.schema import OptimizerPlan, SchedulePlan
-from holdfast.recipes.train import EMAPlan, SWAPlan
+from holdfast.recipes.schema import OptimizerConfig, ScheduleConfig
+from holdfast.recipes.train import EMAConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.run import cli, session
@@ -76,7 +76,7 @@ class WithDropout(nn.Module):
         return features
 
 
-MOMENTUM = {"optimizer": OptimizerPlan(name="sgd", lr=0.05, momentum=0.9, weight_decay=0.01)}
+MOMENTUM = {"optimizer": OptimizerConfig(name="sgd", lr=0.05, momentum=0.9, weight_decay=0.01)}
 AUGMENT = Augment(pad_crop=PadCrop(pad=1), flip=Flip())
 JOBS: dict[str, Callable[[Path], Job]] = {
     "plain": lambda folder: toy_job(folder),
@@ -84,12 +84,12 @@ JOBS: dict[str, Callable[[Path], Job]] = {
     "augmented": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), augment=AUGMENT),
     "proxies": lambda folder: toy_job(folder, Proxies(), **MOMENTUM),  # type: ignore[arg-type]
     "one cycle": lambda folder: toy_job(
-        folder, schedule=SchedulePlan(name="one_cycle"), clip_norm=0.5, optimizer=OptimizerPlan(name="sgd", lr=0.5)
+        folder, schedule=ScheduleConfig(name="one_cycle"), clip_norm=0.5, optimizer=OptimizerConfig(name="sgd", lr=0.5)
     ),
-    "ema": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), ema=EMAPlan(decay=0.8)),
-    "swa": lambda folder: toy_job(folder, swa=SWAPlan(start=0.34)),
+    "ema": lambda folder: toy_job(folder, TLA(**at_method(pool=6)), ema=EMAConfig(decay=0.8)),
+    "swa": lambda folder: toy_job(folder, swa=SWAConfig(start=0.34)),
     "dropout": lambda folder: toy_job(folder, Plain()),
-    "dropout swa": lambda folder: toy_job(folder, Plain(), swa=SWAPlan(start=0.34)),
+    "dropout swa": lambda folder: toy_job(folder, Plain(), swa=SWAConfig(start=0.34)),
 }
 
 

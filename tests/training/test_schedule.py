@@ -9,26 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.data import DataSet
-from holdfast.recipes.schema import SchedulePlan, TrainPlan
-from holdfast.recipes.train import OptimizerPlan
+from holdfast.recipes.schema import ScheduleConfig, TrainConfig
+from holdfast.recipes.train import OptimizerConfig
 from holdfast.training.schedule import scheduled
 from tiny_study import run_job, toy_job
 
 STEPS, EPOCHS, RATE = 5, 4, 0.2
 PLANS = [
-    SchedulePlan(),
-    SchedulePlan(name="step", at=(1, 2.5), gamma=0.1),
-    SchedulePlan(name="cosine"),
-    SchedulePlan(name="one_cycle"),
-    SchedulePlan(name="one_cycle", warmup=0.5),
+    ScheduleConfig(),
+    ScheduleConfig(name="step", at=(1, 2.5), gamma=0.1),
+    ScheduleConfig(name="cosine"),
+    ScheduleConfig(name="one_cycle"),
+    ScheduleConfig(name="one_cycle", warmup=0.5),
 ]
 
 
-def rates(schedule: SchedulePlan, done: int = 0) -> list[float]:
+def rates(schedule: ScheduleConfig, done: int = 0) -> list[float]:
     """The rate of every step from this one on."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=RATE)
-    plan = TrainPlan(epochs=EPOCHS, schedule=schedule, optimizer=OptimizerPlan(name="sgd", lr=RATE))
-    scheduler, seen = scheduled(plan, optimizer, STEPS, done), []
+    config = TrainConfig(epochs=EPOCHS, schedule=schedule, optimizer=OptimizerConfig(name="sgd", lr=RATE))
+    scheduler, seen = scheduled(config, optimizer, STEPS, done), []
     for step in range(done, STEPS * EPOCHS):
         seen.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
@@ -64,7 +64,7 @@ def test_rates_have_their_closed_forms() -> None:
 
 
 @given(schedule=st.sampled_from(PLANS), done=st.integers(0, STEPS * EPOCHS - 1))
-def test_a_scheduler_that_starts_in_the_middle_has_the_same_rates(schedule: SchedulePlan, done: int) -> None:
+def test_a_scheduler_that_starts_in_the_middle_has_the_same_rates(schedule: ScheduleConfig, done: int) -> None:
     assert rates(schedule, done) == rates(schedule)[done:]
 
 
@@ -74,14 +74,14 @@ def test_momentum_stays(tmp_path: Path, toys: DataSet, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         torch.optim.SGD, "__init__", lambda self, *a, **k: (made.append(self), original(self, *a, **k))[1]
     )
-    sgd = OptimizerPlan(name="sgd", lr=0.02, momentum=0.3)
-    run_job(toy_job(tmp_path / "a", optimizer=sgd, schedule=SchedulePlan(name="one_cycle")), toys)
+    sgd = OptimizerConfig(name="sgd", lr=0.02, momentum=0.3)
+    run_job(toy_job(tmp_path / "a", optimizer=sgd, schedule=ScheduleConfig(name="one_cycle")), toys)
     assert [group["momentum"] for group in made[0].param_groups] == [0.3, 0.3]
 
 
 def test_a_rise_shorter_than_a_step_takes_no_folder(tmp_path: Path, toys: DataSet) -> None:
     """Nine steps, of which a ninth is one: torch would divide by zero."""
-    job = toy_job(tmp_path / "a", schedule=SchedulePlan(name="one_cycle", warmup=1 / 9))
+    job = toy_job(tmp_path / "a", schedule=ScheduleConfig(name="one_cycle", warmup=1 / 9))
     with pytest.raises(ValueError, match="at most one of 9 steps; train longer or raise"):
         run_job(job, toys)
     assert not job.folder.exists()

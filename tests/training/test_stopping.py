@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.data import DataSet
-from holdfast.recipes.train import SWAPlan
+from holdfast.recipes.train import SWAConfig
 from holdfast.records import snapshot
 from holdfast.training import loop
 from holdfast.training.loop import train
@@ -82,6 +82,6 @@ def test_the_end_is_told_as_one(tmp_path: Path, toys: DataSet, tell: Tell) -> No
 
 def test_waiting_begins_with_the_first_epoch_that_can_be_the_best(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
     tell(*[(0.5, 0.5)] * 8)
-    job = run_job(toy_job(tmp_path / "a", epochs=8, swa=SWAPlan(start=0.5), patience=2), toys)
+    job = run_job(toy_job(tmp_path / "a", epochs=8, swa=SWAConfig(start=0.5), patience=2), toys)
     trained = json.loads((job.folder / "trained.json").read_text())
     assert (trained["best_epoch"], trained["epochs"], trained["ended"]) == (5, 7, "patience")

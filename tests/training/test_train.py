@@ -18,8 +18,8 @@ from holdfast.evaluation import choose
 from holdfast.geometry import Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.plain import Plain
-from holdfast.recipes.schema import ModelPlan, OptimizerPlan, SchedulePlan
-from holdfast.recipes.train import EMAPlan, SWAPlan
+from holdfast.recipes.schema import ModelConfig, OptimizerConfig, ScheduleConfig
+from holdfast.recipes.train import EMAConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training import loop
@@ -95,15 +95,15 @@ def test_every_step_and_every_seed_has_random_numbers_of_its_own(tmp_path: Path,
 @pytest.mark.parametrize(
     ("schedule", "factors"),
     [
-        (SchedulePlan(), [1] * 9),
-        (SchedulePlan(name="step", at=(1, 2), gamma=0.5), [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]),
-        (SchedulePlan(name="cosine"), [(1 + cos(pi * step / 9)) / 2 for step in range(9)]),
+        (ScheduleConfig(), [1] * 9),
+        (ScheduleConfig(name="step", at=(1, 2), gamma=0.5), [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]),
+        (ScheduleConfig(name="cosine"), [(1 + cos(pi * step / 9)) / 2 for step in range(9)]),
     ],
 )
 def test_every_step_has_the_learning_rate_of_the_schedule(
-    tmp_path: Path, toys: DataSet, schedule: SchedulePlan, factors: list[float]
+    tmp_path: Path, toys: DataSet, schedule: ScheduleConfig, factors: list[float]
 ) -> None:
-    sgd = OptimizerPlan(name="sgd", lr=0.25, momentum=0.0)
+    sgd = OptimizerConfig(name="sgd", lr=0.25, momentum=0.0)
     job = run_job(toy_job(tmp_path / "a", Pull(), optimizer=sgd, schedule=schedule), toys)
     start = run_job(toy_job(tmp_path / "b", Pull(), optimizer=replace(sgd, lr=0.0)), toys)
     before, after = weights(start.folder), weights(job.folder)
@@ -130,7 +130,7 @@ class Lopsided(nn.Module):
 
 @pytest.mark.parametrize("longest", [0.5, 1000.0])
 def test_gradients_of_model_and_method_are_clipped_together(tmp_path: Path, toys: DataSet, longest: float) -> None:
-    sgd = OptimizerPlan(name="sgd", lr=0.25, momentum=0.0)
+    sgd = OptimizerConfig(name="sgd", lr=0.25, momentum=0.0)
     still = run_job(toy_job(tmp_path / "b", Lopsided(), optimizer=replace(sgd, lr=0.0)), toys)  # type: ignore[arg-type]
     job = run_job(toy_job(tmp_path / "a", Lopsided(), optimizer=sgd, clip_norm=longest), toys)  # type: ignore[arg-type]
     before, after = weights(still.folder), weights(job.folder)
@@ -175,9 +175,9 @@ def test_the_job_of_an_earlier_version_goes_on(tmp_path: Path, toys: DataSet) ->
     run_job(job, toys)
     changes = {
         "clip_norm": 2.0,
-        "schedule": SchedulePlan(warmup=0.4),
-        "ema": EMAPlan(),
-        "swa": SWAPlan(),
+        "schedule": ScheduleConfig(warmup=0.4),
+        "ema": EMAConfig(),
+        "swa": SWAConfig(),
         "patience": 2,
     }
     changes |= {"precision": "bf16-mixed"}
@@ -305,14 +305,14 @@ class Untouchable(Split):
         return object.__getattribute__(self, name)
 
 
-@pytest.mark.parametrize("plan", [{}, {"ema": EMAPlan(), "patience": 1}, {"swa": SWAPlan()}])
-def test_training_never_touches_the_test_split(tmp_path: Path, toys: DataSet, plan: dict[str, Any]) -> None:
+@pytest.mark.parametrize("config", [{}, {"ema": EMAConfig(), "patience": 1}, {"swa": SWAConfig()}])
+def test_training_never_touches_the_test_split(tmp_path: Path, toys: DataSet, config: dict[str, Any]) -> None:
     test = Untouchable(toys.test.x, toys.test.y, toys.test.index)
     data = DataSet("toy", toys.train, toys.valid, test, toys.classes)
     assert data.digest == toys.digest  # computed before the split is closed: it identifies the data in job.json
     test.__dict__["armed"] = True
-    job = run_job(toy_job(tmp_path / "a", Adversarial(**at_method()), **plan), data)
-    assert bits(job.folder) == bits(run_job(toy_job(tmp_path / "b", Adversarial(**at_method()), **plan), toys).folder)
+    job = run_job(toy_job(tmp_path / "a", Adversarial(**at_method()), **config), data)
+    assert bits(job.folder) == bits(run_job(toy_job(tmp_path / "b", Adversarial(**at_method()), **config), toys).folder)
     with pytest.raises(AssertionError, match="looked at the test split"):
         _ = data.test.x
 
@@ -336,7 +336,7 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(tmp_path: Path, toys:
     others = [
         replace(job, seed=1),
         other(job, epochs=4),
-        replace(job, model=ModelPlan(encoder="tiny", channels=1, width=5)),
+        replace(job, model=ModelConfig(encoder="tiny", channels=1, width=5)),
         replace(job, validate=Noise(threat=THREAT)),
         replace(job, entry=replace(job.entry, method=Plain(smoothing=0.1))),
     ]
@@ -358,7 +358,7 @@ def test_a_finished_model_without_its_job_is_nobodys(tmp_path: Path, toys: DataS
 
 
 def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSet) -> None:
-    wide = replace(toy_job(tmp_path / "wide"), model=ModelPlan(encoder="tiny", channels=1, width=6))
+    wide = replace(toy_job(tmp_path / "wide"), model=ModelConfig(encoder="tiny", channels=1, width=6))
     start = run_job(wide, toys).folder / "best.safetensors"
     for bad, words in [
         (
@@ -366,7 +366,7 @@ def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSe
             r"\.safetensors does not fit this model \(size",
         ),
         (replace(toy_job(tmp_path / "a"), init_from=tmp_path / "none.safetensors"), "there are no weights at"),
-        (replace(toy_job(tmp_path / "a"), model=ModelPlan(encoder="tiny", depth=2)), "has no depth"),
+        (replace(toy_job(tmp_path / "a"), model=ModelConfig(encoder="tiny", depth=2)), "has no depth"),
         (toy_job(tmp_path / "a", augment=Augment(saturation=Saturation())), "saturation needs colors"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=words) as refusal:
@@ -378,7 +378,7 @@ def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSe
 def test_fine_tuning_starts_from_the_weights_of_a_file(tmp_path: Path, toys: DataSet) -> None:
     first = run_job(toy_job(tmp_path / "first", seed=3), toys)
     start = first.folder / "last.safetensors"
-    still = OptimizerPlan(name="sgd", lr=0.0)
+    still = OptimizerConfig(name="sgd", lr=0.0)
     tuned = run_job(replace(toy_job(tmp_path / "b", optimizer=still), init_from=start), toys)
     fresh = run_job(toy_job(tmp_path / "c", optimizer=still), toys)
     before, after = weights(first.folder), weights(tuned.folder)

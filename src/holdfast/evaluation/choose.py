@@ -1,4 +1,4 @@
-"""What attacks compute with, chosen once by timing and stored with the run."""
+"""The arithmetic and the micro-batch size of attacks: chosen once by timing, then stored with the run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,30 +15,30 @@ from holdfast.records.choices import choice
 
 
 def stored_arithmetic(name: Arithmetic, device: torch.device, folder: Path) -> Arithmetic:
-    """The arithmetic of attacks on this device; where it is ``auto``, the choice is stored in the folder.
+    """The arithmetic of attacks on this device; a choice by ``auto`` is stored in the folder and reused.
 
-    ``auto`` depends on a timing trial, which may end differently in another process; a folder that is moved to a
-    processor with other capabilities chooses anew.
+    ``auto`` depends on a timing trial, whose outcome may differ between processes. The choice is made again when the
+    folder moves to a processor with other capabilities.
     """
     if name != "auto":
         return name
     with arithmetic("auto"):
         depends_on = [str(device), torch.backends.cpu.get_cpu_capability()]
-        found = choice(folder, "arithmetic", depends_on, lambda: str(chosen(device)).removeprefix("torch."))
-    return cast(Arithmetic, found)
+        selected = choice(folder, "arithmetic", depends_on, lambda: str(chosen(device)).removeprefix("torch."))
+    return cast(Arithmetic, selected)
 
 
 @contextmanager
 def crafting_with(name: Arithmetic, mode: Mode, device: torch.device, folder: Path) -> Iterator[None]:
-    """Attacks inside the context compute in this arithmetic and on this view of the model (:mod:`holdfast.crafting`).
+    """Context in which attacks use this arithmetic and this crafting mode (see :mod:`holdfast.crafting`).
 
-    Where the arithmetic is ``auto``, the choice is stored in the folder of the model.
+    A choice by ``auto`` is stored in the folder of the model.
     """
     with arithmetic(stored_arithmetic(name, device, folder)), using(mode):
         yield
 
 
 def stored_micro(model: nn.Module, digest: str, x: Tensor, y: Tensor, folder: Path) -> int:
-    """The fastest number of samples per pass of an attack on this model, measured once and stored in the folder."""
+    """The micro-batch size at which attacks on this model are fastest, measured once and stored in the folder."""
     depends_on = [digest, str(x.device), str(chosen(x.device)), torch.get_num_threads()]
     return int(choice(folder, "micro", depends_on, lambda: measured(model, x, y)))

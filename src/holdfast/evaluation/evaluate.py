@@ -1,4 +1,4 @@
-"""The evaluator: runs measurements on a subject, shard by shard, and stores what is finished."""
+"""The evaluator: runs measurements on a subject, shard by shard, and stores every finished part."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ from holdfast.records.records import Records
 from holdfast.rng import Rng
 
 Tick = Callable[[int, int, str], None]
-"""Called with (parts done, parts in all, name of the measurement) after every part."""
+"""Called with (parts done, total parts, name of the measurement) after every part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an evaluation is computed: the seed, the samples between two stored parts, the device, how attacks craft."""
+    """How an evaluation is computed: seed, samples per stored part, device, arithmetic and crafting mode of attacks."""
 
     seed: int
     shard: int
@@ -39,14 +39,14 @@ class Settings:
 def evaluate(
     subject: Subject, samples: Split, measurements: Sequence[Measurement], settings: Settings, tick: Tick
 ) -> Records:
-    """Records of a subject; parts that an earlier call finished are read, not computed again."""
+    """Measure a subject and save its records; parts that an earlier call finished are read, not computed again."""
     shards = _shards(samples, settings)
     result = Result(facts={**subject.facts})
     with _crafting(subject, shards[0], settings, result):
-        found = _parts(subject, shards, measurements, settings, tick)
+        parts = _parts(subject, shards, measurements, settings, tick)
     for measurement in measurements:
-        measurement.collect(found[measurement.name], samples, result)
-    makers = distinct(made(part) for parts in found.values() for part in parts)
+        measurement.collect(parts[measurement.name], samples, result)
+    makers = distinct(made(part) for of_shards in parts.values() for part in of_shards)
     result.facts |= {"made": makers, "versions": makers[-1]["versions"], "commit": makers[-1]["commit"]}
     records = Records(result.columns, result.facts, result.arrays)
     records.save(subject.folder / "records")
@@ -61,7 +61,7 @@ def _shards(samples: Split, settings: Settings) -> list[Shard]:
 
 @contextmanager
 def _crafting(subject: Subject, first: Shard, settings: Settings, result: Result) -> Iterator[None]:
-    """Attacks inside the context compute as the settings say; what was chosen goes into the facts."""
+    """Context in which attacks compute as the settings say; automatic choices are added to the facts."""
     if subject.model is None:
         yield
         return
@@ -77,15 +77,15 @@ def _parts(
     subject: Subject, shards: Sequence[Shard], measurements: Sequence[Measurement], settings: Settings, tick: Tick
 ) -> dict[str, list[Part]]:
     total, done = len(shards) * len(measurements), 0
-    found: dict[str, list[Part]] = {}
+    parts: dict[str, list[Part]] = {}
     for measurement in measurements:
-        found[measurement.name] = []
+        parts[measurement.name] = []
         for shard in shards:
-            before = {name: found[name][shard.number] for name in measurement.after}
-            found[measurement.name].append(_part(subject, shard, measurement, settings, before))
+            before = {name: parts[name][shard.number] for name in measurement.after}
+            parts[measurement.name].append(_part(subject, shard, measurement, settings, before))
             done += 1
             tick(done, total, measurement.name)
-    return found
+    return parts
 
 
 def _part(
@@ -97,8 +97,8 @@ def _part(
 
 
 def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings) -> list[Any]:
-    """Everything that a part depends on beside the code."""
+    """Everything that a part depends on except the code."""
     samples = digest_of(shard.samples.x, shard.samples.y, shard.samples.index)
     computed = None if subject.model is None else [str(chosen(settings.device)), settings.crafting]
-    what = [type(measurement).__name__, measurement.settings]
-    return [subject.digest, samples, what, settings.seed, computed, shard.number]
+    identity = [type(measurement).__name__, measurement.settings]
+    return [subject.digest, samples, identity, settings.seed, computed, shard.number]

@@ -1,4 +1,4 @@
-"""A user's own model: imported by its name, given its weights, and looked at before hours are spent on it."""
+"""A user's own model: imported by name, loaded with its weights, and checked before it is evaluated."""
 
 import re
 import sys
@@ -22,12 +22,12 @@ from holdfast.rng import Rng
 
 _FORMS = "package.module:callable, timm:NAME, torchvision:NAME or layout:NAME"
 _LIBRARIES = ("timm", "torchvision")
-_LOOKED_AT = 8  # samples, enough to see what the outputs are
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")  # in the text of a module; another one in every process
+_CHECKED = 8  # samples; enough to see whether the outputs are logits
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")  # memory addresses in the repr of a module differ between processes
 
 
 class Own(nn.Module):
-    """A user's network behind the normalization it was trained with; an error in it is told with its name."""
+    """A user's network after the normalization it was trained with; errors it raises are reported as its own."""
 
     def __init__(self, network: nn.Module, normalize: nn.Module | None = None) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Own(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Any:
-        """What the network gives, logits or an object with ``.logits``."""
+        """The output of the network: logits, or an object with ``.logits``."""
         try:
             return self.network(self.normalize(x))
         except Exception as error:
@@ -43,23 +43,25 @@ class Own(nn.Module):
 
 
 @contextmanager
-def importable(folder: str) -> Iterator[None]:
-    """Let the modules of a folder be imported, before installed ones of the same name, as Python does with scripts."""
+def import_from(folder: str) -> Iterator[None]:
+    """Context that puts a folder first on the import path, as Python does for scripts."""
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        with suppress(ValueError):  # the user's code may have taken it out
+        with suppress(ValueError):  # the user's code may have removed it
             sys.path.remove(folder)
 
 
 def build(name: str, weights: Path | None, data: DataSet | EvaluationSet, seed: int) -> nn.Module:
-    """The model that ``name`` says, with the weights of a file; without a file they depend on the seed alone."""
+    """Build the model called ``name`` and load its weights; without a file, weights depend on the seed alone."""
     kind, colon, rest = name.partition(":")
     if not (kind and colon and rest):
-        raise ValueError(f"--model is {name!r} but has one of the forms {_FORMS}")
+        raise ValueError(f"--model is {name!r} but must have one of the forms {_FORMS}")
     if weights is None and kind in (*_LIBRARIES, "layout"):
-        raise ValueError(f"--model {name} would have random weights, of which nothing can be said; give --weights FILE")
+        raise ValueError(
+            f"--model {name} would have random weights, which are not worth evaluating; give --weights FILE"
+        )
     state = None if weights is None else read_state(weights)
     if kind == "layout":
         return _published(rest, state or {}, tuple(data.test.x.shape[1:]))
@@ -80,33 +82,33 @@ def _published(name: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -
 
 
 def _of_library(kind: str, name: str, data: DataSet | EvaluationSet) -> object:
-    """A model of timm or torchvision, with as many outputs as the data have classes where these are known."""
+    """A model of timm or torchvision with one output per class, where the number of classes is known."""
     outputs = {} if data.classes is None else {"num_classes": len(data.classes)}
     absent = ImportError(f"--model {kind}:{name} needs {kind}, which is not installed; run: pip install {kind}")
     library = _imported("timm" if kind == "timm" else "torchvision.models", absent)
-    with _told(f"building {kind}:{name}"):
+    with _naming_errors(f"building {kind}:{name}"):
         if kind == "timm":
             return library.create_model(name, pretrained=False, **outputs)
         return library.get_model(name, weights=None, **outputs)
 
 
 def _of_module(where: str, path: str) -> object:
-    """What a name in a module gives: a module as it is, anything else called."""
+    """Look up a name in a module; an ``nn.Module`` is returned as it is, anything else is called."""
     plain = where.removeprefix("./").removesuffix(".py").replace("/", ".")
-    hint = "start holdfast where it lies, or install it" if plain == where else f"write {plain}:{path}"
-    absent = ValueError(f"--model asks for the module {where}, which is neither here nor installed; {hint}")
-    if where.startswith(".") or "/" in where:  # to Python these are other mistakes
+    hint = "start holdfast in its folder, or install it" if plain == where else f"write {plain}:{path}"
+    absent = ValueError(f"--model asks for the module {where}, which is neither in this folder nor installed; {hint}")
+    if where.startswith(".") or "/" in where:  # Python would report a different error
         raise absent
-    module = found = _imported(where, absent)
+    module = target = _imported(where, absent)
     for part in path.split("."):
-        if not hasattr(found, part):
-            own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == where]
-            raise ValueError(unknown(f"name {path!r} in the module {where}", path, own))
-        found = getattr(found, part)
-    if isinstance(found, nn.Module):
-        return found
-    with _told(f"calling {where}:{path} without arguments"):
-        return found()
+        if not hasattr(target, part):
+            defined = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == where]
+            raise ValueError(unknown(f"name {path!r} in the module {where}", path, defined))
+        target = getattr(target, part)
+    if isinstance(target, nn.Module):
+        return target
+    with _naming_errors(f"calling {where}:{path} without arguments"):
+        return target()
 
 
 def _imported(name: str, absent: Exception) -> Any:
@@ -121,8 +123,8 @@ def _imported(name: str, absent: Exception) -> Any:
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[None]:
-    """An error in code that is not ours, in one sentence with its name."""
+def _naming_errors(doing: str) -> Iterator[None]:
+    """Context that turns any error of the user's code into one sentence that says what was being done."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -130,14 +132,14 @@ def _told(doing: str) -> Iterator[None]:
 
 
 def _raised(doing: str, error: BaseException) -> str:
-    said = " ".join(str(error).split())[:300]
-    return f"{doing} raised {type(error).__name__}" + (f": {said}" if said else "")
+    message = " ".join(str(error).split())[:300]
+    return f"{doing} raised {type(error).__name__}" + (f": {message}" if message else "")
 
 
 @torch.no_grad()
-def look(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
-    """Refuse a model that cannot take the samples or whose outputs are not logits of their classes."""
-    batch = data.test.batch(torch.arange(min(_LOOKED_AT, len(data.test))), device)
+def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
+    """Refuse a model that cannot process the samples or whose outputs are not logits of their classes."""
+    batch = data.test.batch(torch.arange(min(_CHECKED, len(data.test))), device)
     try:
         with frozen(model, Rng(0)) as view:
             logits = view(batch.x)
@@ -163,13 +165,13 @@ def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
 
 
 def identity(name: str, model: nn.Module) -> dict[str, str]:
-    """What makes a model this one: its name, its weights, and its code, since the same weights may mean another model.
+    """What identifies a model: its name and digests of its weights and its code.
 
-    Weights are all its tensors, also buffers that are not saved. The code is how the network prints and the files in
-    which its classes and its builder are written.
+    Weights are all tensors of the model, including non-persistent buffers. The code is the repr of the network and the
+    source files of its classes and of the function that builds it: the same weights may belong to another model.
     """
-    held = dict(model.named_buffers()) | model.state_dict()
-    state = {key: value for key, value in held.items() if isinstance(value, Tensor)}
+    tensors = dict(model.named_buffers()) | model.state_dict()
+    state = {key: value for key, value in tensors.items() if isinstance(value, Tensor)}
     code = sha256(_ADDRESS.sub("", str(model)).encode())
     for file in sorted(_files(name, model)):
         code.update(Path(file).read_bytes())
@@ -178,6 +180,8 @@ def identity(name: str, model: nn.Module) -> dict[str, str]:
 
 def _files(name: str, model: nn.Module) -> set[str]:
     modules = {name.partition(":")[0], *(type(part).__module__ for part in model.modules())}
-    own = [module for module in modules if module.partition(".")[0] not in ("torch", "holdfast", *_LIBRARIES)]
-    files = {getattr(sys.modules.get(module), "__file__", None) for module in own}
+    written_by_user = [
+        module for module in modules if module.partition(".")[0] not in ("torch", "holdfast", *_LIBRARIES)
+    ]
+    files = {getattr(sys.modules.get(module), "__file__", None) for module in written_by_user}
     return {file for file in files if file is not None and Path(file).is_file()}

@@ -1,4 +1,4 @@
-"""The independent judge: it recomputes in float32 whether an adversarial example counts, whatever the attack claims."""
+"""The independent judge: recomputes in float32 whether each adversarial example counts, whatever the attack claims."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def _decide(logits: Tensor) -> Tensor:
 def _float32() -> Iterator[None]:
     """Compute in full float32 whatever the caller's settings: no autocast, no reduced-precision products."""
     before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    convolutions = cudnn.allow_tf32  # on by default, and not governed by the precision of products
+    convolutions = cudnn.allow_tf32  # on by default; the matmul precision does not control it
     torch.set_float32_matmul_precision("highest")
     cudnn.allow_tf32 = False
     try:

@@ -22,14 +22,14 @@ from holdfast.records.records import array_name, column_name
 from holdfast.rng import Rng
 
 CLEAN = "clean"
-SHOWN = 8  # images of an attack that are kept for the page
+SHOWN = 8  # images of an attack that are stored for the page
 
 Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Some of the samples, their number in the sequence of shards, and what a measurement computes with."""
+    """Consecutive samples, the number of the shard, and the rng and device that measurements use."""
 
     samples: Split
     number: int
@@ -74,7 +74,7 @@ class Measurement(Protocol):
 
 @dataclass(frozen=True)
 class Clean:
-    """The prediction for every sample as it is."""
+    """The prediction for every clean sample."""
 
     name = CLEAN
     after = ()
@@ -98,7 +98,7 @@ class Attacked:
     """One attack on every correctly classified sample, judged.
 
     ``easier`` names a measurement with the same attack at a smaller eps: the samples it fooled count as fooled here
-    too and are not attacked again. ``shown`` keeps the first adversarial images.
+    too and are not attacked again. With ``shown`` the first adversarial images are stored.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Attacked:
 
     @property
     def settings(self) -> Any:
-        """The attack as a recipe writes it, its threat and what it follows."""
+        """The attack as a recipe writes it, its threat, and the measurement it continues."""
         return [self.name, self.recipe, str(self.attack.threat), self.easier, self.shown]
 
     def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
@@ -140,11 +140,11 @@ class Attacked:
         return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns fooled, distance and label of the attack, its facts, and images where they were kept."""
+        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored."""
         threat = self.attack.threat
         for kind in ("fooled", "distance", "label"):
             result.columns[column_name(kind, threat.norm.name, self.name)] = _joined(parts, kind)
-        known = AttackFacts(
+        facts = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,
             minimal=self.attack.minimal,
@@ -152,7 +152,7 @@ class Attacked:
             settings=self.recipe,
             **_cost(parts),
         )
-        result.facts.setdefault("attacks", {})[self.name] = known.facts()
+        result.facts.setdefault("attacks", {})[self.name] = facts.facts()
         result.arrays |= dict(self._images(parts[0], samples))
 
     def _images(self, part: Part, samples: Split) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -165,7 +165,7 @@ class Attacked:
 
 @dataclass(frozen=True, kw_only=True)
 class Certified:
-    """The certified radius of every sample and the length of the shortest adversarial example that was verified.
+    """The certified radius of every sample and the norm of the shortest verified adversarial perturbation.
 
     The certifier is bound to its subject; ``recipe`` holds its settings.
     """
@@ -184,11 +184,11 @@ class Certified:
 
     def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
         """Certify a shard."""
-        found = self.certifier(shard.batch(subject.dtype).x, rng=shard.rng.fork("certify"))
-        return {name: getattr(found, name).cpu().numpy() for name in ("radius", "upper")}
+        certificate = self.certifier(shard.batch(subject.dtype).x, rng=shard.rng.fork("certify"))
+        return {name: getattr(certificate, name).cpu().numpy() for name in ("radius", "upper")}
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns radius and upper, and what certifying cost."""
+        """The columns radius and upper, and the cost of certifying."""
         norm = self.certifier.norm.name
         for kind in ("radius", "upper"):
             result.columns[f"{kind}:{norm}:{self.name}"] = _joined(parts, kind)

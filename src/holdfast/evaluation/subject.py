@@ -1,4 +1,4 @@
-"""A subject: anything that classifies and is measured."""
+"""A subject: any classifier that is measured."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The tables [attacks], [craft] and [validate]: attacks by name, completed with what their role needs."""
+"""The tables [attacks], [craft] and [validate]: attacks by name, with defaults that depend on their role."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,29 +13,29 @@ from holdfast.recipes.build import Table, build, build_attack, member, section
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferPlan:
+class TransferConfig:
     """An attack crafted on another model of the study; ``"self"`` is the same method trained with another seed."""
 
     attack: Attack
     source: str = "self"
 
     def __post_init__(self) -> None:
-        Transfer(source=nn.Identity(), attack=self.attack)  # refuses, before training, what it cannot use
+        Transfer(source=nn.Identity(), attack=self.attack)  # raises before training if the attack cannot be transferred
 
 
 def named_attack(name: str, value: Any) -> dict[str, Any]:
-    """The table of an entry of [attacks]; the attack is named as the entry unless another name is given."""
+    """The table of an entry of [attacks]; without a ``name`` the entry's key is the name of the attack."""
     return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
 
 
-def read_attack(name: str, table: Table, threat: Threat) -> Attack | TransferPlan:
+def read_attack(name: str, table: Table, threat: Threat) -> Attack | TransferConfig:
     """An attack of the evaluation."""
     where = f"attacks.{name}"
     table = completed(table, where)
     if table["name"] != "transfer":
         return build_attack(table, where, threat)
     table.pop("name")
-    return cast(TransferPlan, build(TransferPlan, table, where, {"threat": threat}))
+    return cast(TransferConfig, build(TransferConfig, table, where, {"threat": threat}))
 
 
 def read_validation(value: Any, threat: Threat) -> Attack:
@@ -46,7 +46,7 @@ def read_validation(value: Any, threat: Threat) -> Attack:
 
 
 def with_crafting(value: Any, where: str) -> dict[str, Any]:
-    """The table of a method with its attack, and that of a method inside it, completed."""
+    """The table of a method, with defaults for its attack and for a method inside it."""
     table = section({"name": value} if isinstance(value, str) else value, where)
     if "attack" in table:
         table["attack"] = crafting(table["attack"], f"{where}.attack")
@@ -56,13 +56,13 @@ def with_crafting(value: Any, where: str) -> dict[str, Any]:
 
 
 def crafting(value: Any, where: str) -> dict[str, Any]:
-    """An attack for training or transfer: PGD unless another is named, and its last iterate where there is a choice."""
+    """An attack for training or transfer: PGD by default, returning its last iterate if it can choose."""
     table = {"name": "pgd", **section({"name": value} if isinstance(value, str) else value, where)}
     return completed({"keep": "last", **table} if "keep" in _settings(table, where) else table, where)
 
 
 def completed(table: Table, where: str) -> dict[str, Any]:
-    """The table of an attack; the table of an attack inside it is completed for crafting."""
+    """The table of an attack; an attack inside it gets the defaults of :func:`crafting`."""
     if "attack" not in _settings(table, where):
         return dict(table)
     return {**table, "attack": crafting(table.get("attack", {}), f"{where}.attack")}

@@ -1,7 +1,7 @@
-"""From recipe tables to the frozen dataclasses that users construct, and back.
+"""Converts recipe tables to the frozen dataclasses that users construct, and back.
 
-A table's keys are the fields of the dataclass. Unknown keys are refused with the nearest known one named, numbers may
-be written as fractions ("8/255"), and what a field cannot be is said with the place where it stands.
+A table's keys are the fields of the dataclass. An unknown key is refused and the closest known key suggested, numbers
+may be written as fractions ("8/255"), and an error names the key whose value is not allowed.
 """
 
 import inspect
@@ -29,7 +29,7 @@ _FRACTION = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*/\s*0*[1-9]\d*\s*")
 
 
 def build(cls: type, table: Table, where: str, given: Table | None = None) -> Any:
-    """An instance of a dataclass from a table; ``given`` holds values for fields the table leaves out."""
+    """Build a dataclass from a table; ``given`` holds values for fields that the table omits."""
     table = section(table, where)
     hints = typing.get_type_hints(cls)
     known = [f.name for f in fields(cls) if f.init]
@@ -50,14 +50,14 @@ def build(cls: type, table: Table, where: str, given: Table | None = None) -> An
 
 
 def section(value: Any, where: str) -> dict[str, Any]:
-    """A table of settings; anything else in its place is refused."""
+    """A copy of a table of settings; any other value is refused."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} must be a table of settings but is {value!r}")
     return dict(value)
 
 
 def convert(hint: Any, value: Any, where: str, given: Table) -> Any:
-    """One value as its field wants it; ``given`` holds what attacks and methods inside it need."""
+    """Convert a value to the type of its field; ``given`` holds defaults for attacks and methods inside it."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and types.NoneType in options:
         return None
@@ -78,14 +78,14 @@ def convert(hint: Any, value: Any, where: str, given: Table) -> Any:
 def scalar(hint: Any, value: Any, where: str) -> Any:
     """A number, text, choice or list, checked by pydantic; fractions count as numbers."""
     value = _divided(value) if _takes(float, hint) else value
-    if isinstance(value, bool) and not _takes(bool, hint):  # pydantic would count true as 1
+    if isinstance(value, bool) and not _takes(bool, hint):  # pydantic would convert true to 1
         raise ValueError(f"{where} is {str(value).lower()}: a switch cannot stand here")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        said = error.errors()[0]["msg"]
-        raise ValueError(f"{where} is {value!r}: {said[0].lower()}{said[1:]}") from None
-    except PydanticSchemaGenerationError:  # a model, say, where transfer stands outside [attacks]
+        reason = error.errors()[0]["msg"]
+        raise ValueError(f"{where} is {value!r}: {reason[0].lower()}{reason[1:]}") from None
+    except PydanticSchemaGenerationError:  # e.g. a model, if transfer is used outside [attacks]
         raise ValueError(f"{where} is {value!r} but a recipe has no way to write it; leave it out") from None
 
 
@@ -94,13 +94,13 @@ def _takes(kind: type, hint: Any) -> bool:
 
 
 def _divided(value: Any) -> Any:
-    """Fractions such as "8/255", alone or in lists, as numbers; anything else as it is."""
+    """Convert fractions such as "8/255", also inside lists, to numbers; other values are unchanged."""
     if isinstance(value, list | tuple):
         return [_divided(item) for item in value]
     if not (isinstance(value, str) and _FRACTION.fullmatch(value)):
         return value
-    above, _, below = value.partition("/")
-    return float(above) / float(below)
+    numerator, _, denominator = value.partition("/")
+    return float(numerator) / float(denominator)
 
 
 def build_threat(value: Any, where: str) -> Threat:
@@ -119,7 +119,7 @@ def build_threat(value: Any, where: str) -> Threat:
 
 
 def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
-    """An attack from a table with its name; ``eps`` alone changes the radius of the recipe's threat."""
+    """An attack from a table with its name; the key ``eps`` overrides the radius of the recipe's threat."""
     table = section({"name": value} if isinstance(value, str) else value, where)
     cls = member("attack", table.pop("name", where.rpartition(".")[2]), where)
     if "eps" in table and threat is not None and "threat" in [field.name for field in fields(cls)]:
@@ -128,11 +128,11 @@ def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
 
 
 def build_method(table: Table, where: str, threat: Threat | None, attack: Attack | None) -> Method:
-    """A method from a table with its name; methods that craft use ``attack`` unless the table has its own."""
+    """A method from a table with its name; ``attack`` is the default of methods that craft."""
     table = section(table, where)
     cls = member("method", table.pop("name", where.rpartition(".")[2]), where)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a method may draw parameters of its own; a run started again must find the same
+        torch.manual_seed(0)  # a method may draw initial parameters, which must not change when a run is restarted
         given = {"threat": threat, "attack": attack}
         return cast(
             Method, build(cls, table, where, {name: value for name, value in given.items() if value is not None})
@@ -140,7 +140,7 @@ def build_method(table: Table, where: str, threat: Threat | None, attack: Attack
 
 
 def member(kind: str, name: Any, where: str) -> type:
-    """The class of this name; an unknown one is refused with the place where it stands."""
+    """The class of this name; an unknown name is refused with the key that holds it."""
     try:
         return kinds.member(kind, str(name))
     except ValueError as error:
@@ -148,7 +148,7 @@ def member(kind: str, name: Any, where: str) -> type:
 
 
 def build_loss(value: Any, where: str) -> Loss:
-    """A loss from its name, or from a table with its name and its settings."""
+    """A loss from its name, or from a table with its name and settings."""
     table = section({"name": value} if isinstance(value, str) else value, where)
     name, known = str(table.pop("name", "")), kinds.losses()
     if name not in known:
@@ -163,7 +163,7 @@ def build_loss(value: Any, where: str) -> Loss:
 
 
 def table_of(value: Any) -> Any:
-    """The recipe form of a built value: what :func:`build` would read to make it again."""
+    """The recipe form of a value: the table from which :func:`build` builds it again."""
     if isinstance(value, Threat):
         return {"norm": value.norm.name, "eps": value.eps, "low": value.low, "high": value.high}
     if isinstance(value, partial):
@@ -181,7 +181,7 @@ def table_of(value: Any) -> Any:
 
 
 def json_table(value: Any) -> Any:
-    """The recipe form of a built value where only JSON can stand: inf and nan, which it lacks, are text."""
+    """The recipe form of a value as JSON; inf and nan, which JSON cannot hold, are written as text."""
     value = table_of(value)
     if isinstance(value, Mapping):
         return {key: json_table(item) for key, item in value.items()}

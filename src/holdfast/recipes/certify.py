@@ -1,4 +1,4 @@
-"""The tables [metrics] and [certify]: metrics to learn for nearest neighbors, and what is certified of them."""
+"""The tables [metrics] and [certify]: metrics learned for nearest neighbors, and how they are certified."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ from holdfast import members
 from holdfast.members import unknown
 from holdfast.recipes.build import section
 
-_GIVEN = ("random_state", "progress", "device")  # parameters of learners that the run sets
+_SET_BY_RUN = ("random_state", "progress", "device")  # parameters of learners that recipes cannot set
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertifyPlan:
-    """What is certified: the number of test samples (None: all), the numbers of neighbors that vote, and the radii.
+class CertifyConfig:
+    """What is certified: ``samples`` test samples (None: all), for each number of neighbors in ``k``.
 
-    ``near`` limits the points of the predicted class that the bound for several votes looks at (None: all), and
-    ``box`` is where adversarial examples must lie (None: anywhere). Tables are read off at ``radii``; ``shard`` is
-    the number of samples between two stored parts.
+    Tables show the robust error at ``radii``. ``near`` limits the points of the predicted class that the bound for
+    several votes considers (None: all), and ``box`` bounds adversarial examples (None: unbounded). Each stored part
+    holds ``shard`` samples.
     """
 
     samples: int | None = 1000
@@ -43,19 +43,19 @@ class CertifyPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricPlan:
-    """One metric: a learner by the name of its file, with its settings."""
+class MetricConfig:
+    """One metric: the name of a learner and its settings."""
 
     learner: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def seeded(self) -> bool:
-        """Whether the learner draws random numbers; if not, it is fitted once for all seeds."""
+        """True if the learner uses random numbers; otherwise it is fitted once for all seeds."""
         return "random_state" in signature(learners()[self.learner]).parameters
 
     def make(self, seed: int, device: str, progress: Callable[[int, float], None]) -> Any:
-        """The learner, not yet fitted."""
+        """The unfitted learner."""
         cls = learners()[self.learner]
         known = signature(cls).parameters
         given = {"random_state": seed, "progress": progress, "device": device}
@@ -66,23 +66,23 @@ class MetricPlan:
         return {"learner": self.learner, **self.settings}
 
 
-def read_metric(name: str, value: Any) -> MetricPlan:
-    """A metric from its table, or from the name of its learner alone."""
+def read_metric(name: str, value: Any) -> MetricConfig:
+    """A metric from its table, or from the name of its learner."""
     where = f"metrics.{name}"
     table = section({"learner": value} if isinstance(value, str) else value, where)
     learner = str(table.pop("learner", name.lower()))
     if learner not in learners():
         raise ValueError(f"{where}: {unknown(f'learner {learner!r}', learner, learners())}")
-    settings = [key for key in signature(learners()[learner]).parameters if key not in _GIVEN]
+    settings = [key for key in signature(learners()[learner]).parameters if key not in _SET_BY_RUN]
     for key in table:
         if key not in settings:
             raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
-    return MetricPlan(learner=learner, settings=table)
+    return MetricConfig(learner=learner, settings=table)
 
 
 @cache
 def learners() -> Mapping[str, type]:
-    """The learners that give a metric, by the names of their files."""
-    folder = import_module("holdfast.learners")  # imports scikit-learn, for which --help must not wait
+    """The learners that learn a metric, by file name."""
+    folder = import_module("holdfast.learners")  # imports scikit-learn, which would slow down --help
     files = {name: members.classes(folder, name) for name in members.names(folder)}
-    return {name: cls for name, found in files.items() for cls in found if hasattr(cls, "transform")}
+    return {name: cls for name, classes in files.items() for cls in classes if hasattr(cls, "transform")}

@@ -1,4 +1,4 @@
-"""Checks of what stands at the top of a recipe: its name, its seeds, its threads, the names of methods and attacks."""
+"""Checks of a recipe's top-level keys: its name, seeds and threads, and the names of methods and attacks."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ _ANY = re.compile(r".+", re.DOTALL)
 
 
 def folder_name(name: str) -> str:
-    """The name of a recipe, which its results' folder has too."""
+    """The name of a recipe, checked to be usable as the name of its results folder."""
     if name in ("", ".", "..") or "/" in name or "\\" in name:
         raise ValueError(
             f"the recipe is called {name!r} but its results go to a folder of that name; leave out slashes"
@@ -18,7 +18,7 @@ def folder_name(name: str) -> str:
 
 
 def seeds(value: Any) -> tuple[int, ...]:
-    """One seed or several."""
+    """The seeds of a recipe, from one seed or a list."""
     given = value if isinstance(value, list | tuple) else [value]
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in given)
     if not given or not whole or len(set(given)) < len(given):
@@ -27,14 +27,14 @@ def seeds(value: Any) -> tuple[int, ...]:
 
 
 def threads(value: int | None) -> int | None:
-    """How many cores torch may use; None lets it decide."""
+    """The number of threads torch may use; None: torch decides."""
     if value is not None and value < 1:
         raise ValueError(f"threads is {value} but must be at least 1; leave it out to let torch decide")
     return value
 
 
 def named(table: Any, where: str, *, stored: bool = False) -> dict[str, Any]:
-    """The entries of a table such as [methods]; an entry that is ``false``, as --set may make it, is left out.
+    """The entries of a table such as [methods]; entries set to ``false``, e.g. with --set, are removed.
 
     A ``stored`` recipe may have been written by the command line, which names attacks by their settings.
     """
@@ -47,7 +47,7 @@ def named(table: Any, where: str, *, stored: bool = False) -> dict[str, Any]:
 
 
 def different_rows(*tables: Iterable[str]) -> None:
-    """Refuse one name in two tables of classifiers: it is the name of a row and of a folder."""
+    """Refuse a name that two tables of classifiers share: it names a row of the report and a folder."""
     names = [name.casefold() for table in tables for name in table]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -55,7 +55,7 @@ def different_rows(*tables: Iterable[str]) -> None:
 
 
 def _check_names(table: Mapping[str, Any], where: str, allowed: re.Pattern[str]) -> None:
-    """Refuse names that differ by case alone or hold characters that folders or columns cannot."""
+    """Refuse names that differ only by case or contain characters that folders or columns cannot."""
     names = [name.casefold() for name in table]
     for name in table:
         if names.count(name.casefold()) > 1:

@@ -1,4 +1,4 @@
-"""What recipes can name: the classes of the folders attacks, methods, encoders and heads, and every loss."""
+"""What recipes can name: the attacks, methods, encoders, heads and losses of the package."""
 
 import inspect
 import pkgutil
@@ -22,16 +22,16 @@ FOLDERS: dict[str, ModuleType] = {
 }
 
 AWAITED = ("cw_l2", "deepfool", "jsma")
-"""Attacks of published tables that holdfast does not have yet: recipes may name them, running such a one is refused."""
+"""Attacks of published tables that holdfast does not implement yet; recipes may name them but not run them."""
 
 
 def names(kind: str) -> list[str]:
-    """What recipes can name of this kind (attack, method, encoder, head)."""
+    """All names of a kind (attack, method, encoder, head)."""
     return members.names(FOLDERS[kind])
 
 
 def member(kind: str, name: str) -> type:
-    """The class that a recipe names; an unknown name is refused with the nearest known one."""
+    """The class of this name; an unknown name is refused and the closest known one suggested."""
     file = name.replace("-", "_")
     if file not in names(kind):
         raise ValueError(unknown(f"{kind} {name!r}", name, names(kind)))
@@ -39,7 +39,7 @@ def member(kind: str, name: str) -> type:
 
 
 def awaited(name: str) -> bool:
-    """Whether an attack of this name is still to come."""
+    """True if the attack is not implemented yet."""
     file = name.replace("-", "_")
     return file in AWAITED and file not in names("attack")
 
@@ -50,12 +50,12 @@ def name_of(value: object) -> str:
 
 
 def losses() -> Mapping[str, Callable[..., object]]:
-    """Every per-sample loss by its name: the public functions whose first arguments are (out, rows)."""
-    found = {}
+    """Every per-sample loss by name: the public functions whose first parameters are (out, rows)."""
+    losses = {}
     for info in pkgutil.iter_modules(holdfast.losses.__path__):
         module = import_module(f"holdfast.losses.{info.name}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            takes = list(inspect.signature(function).parameters)[:2]
-            if takes == ["out", "rows"] and not name.startswith("_"):
-                found[name] = function
-    return found
+            first = list(inspect.signature(function).parameters)[:2]
+            if first == ["out", "rows"] and not name.startswith("_"):
+                losses[name] = function
+    return losses

@@ -13,8 +13,8 @@ from holdfast.recipes.build import build, member, section
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadPlan:
-    """Which head, and its options (None: its own defaults)."""
+class HeadConfig:
+    """The head and its options (None: the default of the head)."""
 
     name: str = "linear"
     scale: float | None = None
@@ -23,11 +23,11 @@ class HeadPlan:
     weight_norm: str | None = None
 
     def __post_init__(self) -> None:
-        with torch.device("meta"):  # only to hear what the head refuses: nothing is drawn
+        with torch.device("meta"):  # builds the head only to check its options; no memory, no random numbers
             self.make(1, 1)
 
     def make(self, width: int, classes: int) -> nn.Module:
-        """A fresh head."""
+        """A new head."""
         head = kinds.member("head", self.name)
         known = inspect.signature(head).parameters
         names = ("scale", "margin", "feature_norm", "weight_norm")
@@ -39,10 +39,10 @@ class HeadPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPlan:
-    """Which encoder, its options (None: its own defaults), the head, and the normalization inside the model.
+class ModelConfig:
+    """The encoder and its options (None: the default of the encoder), the head, and the normalization in the model.
 
-    ``mean`` and ``std`` normalize by channel, ``per_image`` by each image's own mean and deviation (Madry, TLA).
+    ``mean`` and ``std`` normalize each channel, ``per_image`` each image by its mean and deviation (Madry, TLA).
     """
 
     encoder: str
@@ -56,7 +56,7 @@ class ModelPlan:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     per_image: bool = False
-    head: HeadPlan = HeadPlan()
+    head: HeadConfig = HeadConfig()
 
     @property
     def options(self) -> dict[str, int | str]:
@@ -74,8 +74,8 @@ class ModelPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnModelPlan:
-    """A network of the user: where it is imported from, the file of its weights, and the normalization before it.
+class OwnModelConfig:
+    """A user's own network: where it is imported from, the file of its weights, and the normalization of its inputs.
 
     ``module`` is ``package.module:callable``, ``timm:NAME``, ``torchvision:NAME`` or ``layout:NAME``.
     """
@@ -90,18 +90,18 @@ class OwnModelPlan:
 
 
 def check_normalization(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
-    """Refuse means and deviations that do not fit together."""
+    """Refuse means and standard deviations that do not match."""
     means, deviations = mean or (), std or ()
     finite = all(map(isfinite, (*means, *deviations)))
     if len(means) != len(deviations) or not finite or not all(value > 0 for value in deviations):
         raise ValueError(f"mean is {mean} and std {std} but both need one number per channel, std above 0")
 
 
-def read_model(value: Any, where: str) -> ModelPlan:
-    """A model from its table; ``head = "hypersphere"`` is short for a table with that name."""
+def read_model(value: Any, where: str) -> ModelConfig:
+    """A model from its table; ``head = "hypersphere"`` is short for ``head = {name = "hypersphere"}``."""
     table = section(value, where)
     if isinstance(table.get("head"), str):
         table["head"] = {"name": table["head"]}
-    plan = cast(ModelPlan, build(ModelPlan, table, where))
-    member("encoder", plan.encoder, f"{where}.encoder")
-    return plan
+    config = cast(ModelConfig, build(ModelConfig, table, where))
+    member("encoder", config.encoder, f"{where}.encoder")
+    return config

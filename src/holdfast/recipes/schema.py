@@ -1,7 +1,7 @@
 """A recipe: everything a study needs, as TOML validated into frozen dataclasses.
 
-A recipe names data and what is measured on it. Every other table is optional: [methods] trains models, [models] names
-networks of the user, [metrics] learns metrics for nearest neighbors, [attacks] and [certify] measure them.
+A recipe names a data set and what is measured on it. All other tables are optional: [methods] trains models, [models]
+names the user's own networks, [metrics] learns metrics for nearest neighbors, [attacks] and [certify] measure them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from holdfast.geometry import Threat
 from holdfast.members import unknown
 from holdfast.recipes import checks, kinds, source
 from holdfast.recipes.attack import (
-    TransferPlan,
+    TransferConfig,
     crafting,
     named_attack,
     read_attack,
@@ -24,46 +24,46 @@ from holdfast.recipes.attack import (
     with_crafting,
 )
 from holdfast.recipes.build import Table, build, build_attack, build_method, build_threat, scalar, section, table_of
-from holdfast.recipes.certify import CertifyPlan, MetricPlan, read_metric
-from holdfast.recipes.model import ModelPlan as ModelPlan
-from holdfast.recipes.model import OwnModelPlan, read_model
-from holdfast.recipes.sweep import SweepPlan
-from holdfast.recipes.train import OptimizerPlan as OptimizerPlan
-from holdfast.recipes.train import SchedulePlan as SchedulePlan
-from holdfast.recipes.train import TrainPlan as TrainPlan
+from holdfast.recipes.certify import CertifyConfig, MetricConfig, read_metric
+from holdfast.recipes.model import ModelConfig as ModelConfig
+from holdfast.recipes.model import OwnModelConfig, read_model
+from holdfast.recipes.sweep import SweepConfig
+from holdfast.recipes.train import OptimizerConfig as OptimizerConfig
+from holdfast.recipes.train import ScheduleConfig as ScheduleConfig
+from holdfast.recipes.train import TrainConfig as TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataPlan:
-    """Which data set, and the share (or number) of train samples kept for validation."""
+class DataConfig:
+    """The data set, and the share or number of training samples that are held out for validation."""
 
     name: str
     valid: float | int = 0.1
-    seed: int = 0  # decides which samples are in validation; the same for every model of the study
-    verify: bool = True  # refuse files whose checksum is not the published one
-    size: tuple[int, int] | None = None  # scale image files to the first and crop the second; for [models] alone
+    seed: int = 0  # of the validation split, which all models of the study share
+    verify: bool = True  # refuse files that do not match their published checksum
+    size: tuple[int, int] | None = None  # resize image files to the first, then crop to the second; only for [models]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One row of a study: a method, how it is trained, and its model where that is not the recipe's."""
+    """One row of a study: a method, how it is trained, and its model (None: the model of the recipe)."""
 
     method: Method
-    train: TrainPlan
-    model: ModelPlan | None = None
+    train: TrainConfig
+    model: ModelConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatePlan:
-    """What the evaluation does: how many test samples (None: all), and where the accuracy-vs-eps curve is measured."""
+class EvaluateConfig:
+    """The evaluation: how many test samples (None: all), and the points of the accuracy-vs-eps curve."""
 
     samples: int | None = None
     weights: Literal["best", "last"] = "best"
     seed: int = 0
-    shard: int = 1000  # samples between two stored parts
+    shard: int = 1000  # samples per stored part
     curve: str | None = None  # the attack that measures the curve
     eps: tuple[float, ...] = ()
-    strip: str | None = None  # the attack whose images are shown
+    strip: str | None = None  # the attack whose images are shown on the page
 
     def __post_init__(self) -> None:
         if self.shard < 1 or (self.samples is not None and self.samples < 1):
@@ -85,34 +85,34 @@ class Recipe:
     title: str
     description: str
     seeds: tuple[int, ...]
-    data: DataPlan
-    model: ModelPlan | None = None
+    data: DataConfig
+    model: ModelConfig | None = None
     threat: Threat | None = None
     methods: Mapping[str, Entry] = field(default_factory=dict)
-    models: Mapping[str, OwnModelPlan] = field(default_factory=dict)
-    metrics: Mapping[str, MetricPlan] = field(default_factory=dict)
+    models: Mapping[str, OwnModelConfig] = field(default_factory=dict)
+    metrics: Mapping[str, MetricConfig] = field(default_factory=dict)
     validate: Attack | None = None
-    attacks: Mapping[str, Attack | TransferPlan] = field(default_factory=dict)
-    evaluate: EvaluatePlan = EvaluatePlan()
-    certify: CertifyPlan | None = None
-    threads: int | None = None  # cores torch may use; small models are faster on one
-    arithmetic: Arithmetic = "auto"  # the precision attacks compute with; judging is always float32
-    crafting: Mode = "auto"  # "module" lets attacks call the model itself instead of its fast form
-    sweep: SweepPlan | None = None  # what `holdfast sweep` tries, where the recipe has it
-    awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks not written yet: they can be shown, not run
+    attacks: Mapping[str, Attack | TransferConfig] = field(default_factory=dict)
+    evaluate: EvaluateConfig = EvaluateConfig()
+    certify: CertifyConfig | None = None
+    threads: int | None = None  # threads torch may use; small models are faster with one
+    arithmetic: Arithmetic = "auto"  # precision of attacks; judging is always float32
+    crafting: Mode = "auto"  # "module": attacks call the model itself, not its fast form
+    sweep: SweepConfig | None = None  # settings of `holdfast sweep`
+    awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks that are not implemented yet: shown, not run
 
-    def model_of(self, method: str) -> ModelPlan:
+    def model_of(self, method: str) -> ModelConfig:
         """The model that a method trains."""
-        return cast(ModelPlan, self.methods[method].model or self.model)
+        return cast(ModelConfig, self.methods[method].model or self.model)
 
     def table(self) -> dict[str, Any]:
-        """The resolved recipe with every default, without tables it does not have; :func:`read` takes it back."""
+        """The resolved recipe with every default and without empty tables; :func:`read` reads it back."""
         table = cast(dict[str, Any], table_of(self))
         for entry in table["methods"].values():
             method = entry.pop("method")
             entry.update(method)
         for name, attack in self.attacks.items():
-            if isinstance(attack, TransferPlan):
+            if isinstance(attack, TransferConfig):
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
         table["metrics"] = {name: metric.table() for name, metric in self.metrics.items()}
         table["attacks"].update(table.pop("awaited"))
@@ -120,7 +120,7 @@ class Recipe:
 
 
 def curve_name(attack: str, eps: float) -> str:
-    """What an attack is called where it measures the curve at another eps than its own."""
+    """The name of an attack that measures a point of the curve at another eps than its own."""
     return f"{attack}@{eps:g}"
 
 
@@ -135,7 +135,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 
 
 def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe:
-    """A recipe from its table; a ``stored`` one is what results carry, whose names were accepted before."""
+    """A recipe from its table; ``stored`` recipes come from results, and their names are not checked again."""
     _check_tables(table, where)
     threat = None if table.get("threat") is None else build_threat(table["threat"], "threat")
     attacks, awaited = _attacks(table, threat, stored)
@@ -145,21 +145,21 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
         title=str(table.get("title", name)),
         description=str(table.get("description", "")),
         seeds=checks.seeds(table.get("seeds", [0])),
-        data=build(DataPlan, table["data"], "data"),
+        data=build(DataConfig, table["data"], "data"),
         model=None if table.get("model") is None else read_model(table["model"], "model"),
         threat=threat,
         methods={n: _entry(table, n, value, cast(Threat, threat)) for n, value in _named(table, "methods").items()},
-        models={n: build(OwnModelPlan, value, f"models.{n}") for n, value in _named(table, "models", stored).items()},
+        models={n: build(OwnModelConfig, value, f"models.{n}") for n, value in _named(table, "models", stored).items()},
         metrics={n: read_metric(n, value) for n, value in _named(table, "metrics").items()},
         validate=None if threat is None else read_validation(table.get("validate") or {}, threat),
         attacks=attacks,
         awaited=awaited,
-        evaluate=build(EvaluatePlan, table.get("evaluate", {}), "evaluate"),
-        certify=None if table.get("certify") is None else build(CertifyPlan, table["certify"], "certify"),
+        evaluate=build(EvaluateConfig, table.get("evaluate", {}), "evaluate"),
+        certify=None if table.get("certify") is None else build(CertifyConfig, table["certify"], "certify"),
         threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
         arithmetic=scalar(Arithmetic, table.get("arithmetic", "auto"), "arithmetic"),
         crafting=scalar(Mode, table.get("crafting", "auto"), "crafting"),
-        sweep=None if table.get("sweep") is None else build(SweepPlan, table["sweep"], "sweep"),
+        sweep=None if table.get("sweep") is None else build(SweepConfig, table["sweep"], "sweep"),
     )
     _check_references(recipe)
     return recipe
@@ -175,7 +175,7 @@ _NEEDS = {
 
 
 def _check_tables(table: Table, where: str) -> None:
-    """Refuse unknown tables and a recipe that lacks one which another needs."""
+    """Refuse unknown tables, and tables without another table that they need."""
     known = {field.name for field in fields(Recipe)} - {"awaited"} | {"train", "craft"}
     for key in table:
         if key not in known:
@@ -198,49 +198,51 @@ def _named(table: Table, key: str, stored: bool = False) -> dict[str, Any]:
 
 def _attacks(
     table: Table, threat: Threat | None, stored: bool
-) -> tuple[dict[str, Attack | TransferPlan], dict[str, dict[str, Any]]]:
-    """The attacks of the evaluation, and those that are still to come."""
+) -> tuple[dict[str, Attack | TransferConfig], dict[str, dict[str, Any]]]:
+    """The attacks of the evaluation, and those that are not implemented yet."""
     if threat is None or table.get("attacks") is None:
         return {}, {}
     given = {name: named_attack(name, value) for name, value in _named(table, "attacks", stored).items()}
     awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
     for name, attack in awaited.items():
-        build_threat(attack.get("threat", table["threat"]), f"attacks.{name}.threat")  # all that can be checked of it
+        build_threat(
+            attack.get("threat", table["threat"]), f"attacks.{name}.threat"
+        )  # the only part that can be checked
     return {name: read_attack(name, attack, threat) for name, attack in given.items() if name not in awaited}, awaited
 
 
 def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
     where = f"methods.{name}"
     craft = build_attack(crafting(recipe.get("craft", {}), "craft"), "craft", threat)
-    own = {"name": name, **section(table, where)}
-    plan = source.merge(section(recipe.get("train", {}), "train"), section(own.pop("train", {}), f"{where}.train"))
-    optional = {f.name for f in fields(TrainPlan) if f.default is None}  # false leaves them out, over a base or [train]
-    plan = {key: value for key, value in plan.items() if key not in optional or value is not False}
-    model = own.pop("model", None)
+    entry = {"name": name, **section(table, where)}
+    train = source.merge(section(recipe.get("train", {}), "train"), section(entry.pop("train", {}), f"{where}.train"))
+    optional = {f.name for f in fields(TrainConfig) if f.default is None}  # `false` removes a value of [train]
+    train = {key: value for key, value in train.items() if key not in optional or value is not False}
+    model = entry.pop("model", None)
     if model is not None:
         model = read_model(source.merge(recipe["model"], section(model, f"{where}.model")), f"{where}.model")
-    method = build_method(with_crafting(own, where), where, threat, craft)
-    return Entry(method=method, train=build(TrainPlan, plan, f"{where}.train"), model=model)
+    method = build_method(with_crafting(entry, where), where, threat, craft)
+    return Entry(method=method, train=build(TrainConfig, train, f"{where}.train"), model=model)
 
 
 def _check_references(recipe: Recipe) -> None:
-    plan = recipe.evaluate
-    for key, name in (("curve", plan.curve), ("strip", plan.strip)):
+    evaluate = recipe.evaluate
+    for key, name in (("curve", evaluate.curve), ("strip", evaluate.strip)):
         if name is not None and name not in recipe.attacks:
             raise ValueError(unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
-    if plan.curve is not None:
-        _check_curve(plan.curve, plan.eps, recipe.attacks)
+    if evaluate.curve is not None:
+        _check_curve(evaluate.curve, evaluate.eps, recipe.attacks)
     for name, entry in recipe.methods.items():
         _check_start(name, entry.train.init_from, recipe.methods)
     for name, attack in recipe.attacks.items():
-        if isinstance(attack, TransferPlan):
+        if isinstance(attack, TransferConfig):
             _check_transfer(name, attack, recipe)
     checks.different_rows(recipe.methods, recipe.models, recipe.metrics)
     if recipe.data.size is not None and (recipe.methods or recipe.metrics):
         raise ValueError("data.size is given but only the user's own [models] are evaluated on scaled images")
 
 
-def _check_transfer(name: str, attack: TransferPlan, recipe: Recipe) -> None:
+def _check_transfer(name: str, attack: TransferConfig, recipe: Recipe) -> None:
     if recipe.models:
         raise ValueError(
             f"attacks.{name} crafts on another model of [methods], which [models] do not have; leave it out"
@@ -255,10 +257,10 @@ def _check_transfer(name: str, attack: TransferPlan, recipe: Recipe) -> None:
         )
 
 
-def _check_curve(curve: str, radii: Sequence[float], attacks: Mapping[str, Attack | TransferPlan]) -> None:
-    """Refuse what would otherwise fail, or pass as another attack, only after training."""
+def _check_curve(curve: str, radii: Sequence[float], attacks: Mapping[str, Attack | TransferConfig]) -> None:
+    """Refuse, before training, radii that the attack does not accept and two attacks of one name."""
     chosen = attacks[curve]
-    attack = chosen.attack if isinstance(chosen, TransferPlan) else chosen
+    attack = chosen.attack if isinstance(chosen, TransferConfig) else chosen
     taken = list(attacks)
     for eps in dict.fromkeys(radii):
         try:

@@ -1,4 +1,4 @@
-"""The raw table of a recipe: read from its file, laid over the one it is based on, changed by ``--set``."""
+"""The raw table of a recipe: read from its file, merged over its base recipes, changed by ``--set``."""
 
 import re
 import tomllib
@@ -20,18 +20,18 @@ _CHANGE = re.compile(rf"({_PART}(?:\.{_PART})*)=\s*(.*?)\s*", re.DOTALL)
 
 
 def names() -> list[str]:
-    """The recipes that come with holdfast."""
-    found = _LIBRARY.iterdir()
-    return sorted(file.name.removesuffix(".toml") for file in found if file.name.endswith(".toml"))
+    """The recipes that are part of holdfast."""
+    files = _LIBRARY.iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def table(name: str) -> dict[str, Any]:
-    """The raw table of a recipe, laid over the one it is based on, that over its own, and so on."""
+    """The raw table of a recipe, merged over its base, the base of that one, and so on."""
     layers, seen = [_layer(name)], [name]
     layers[0].setdefault("name", Path(name).stem)
-    while (based := layers[-1].pop("base", None)) is not None:
-        beside = Path(seen[-1]).parent / str(based)  # a base file is looked for beside the file that names it
-        seen.append(str(beside) if beside.suffix == ".toml" else str(based))
+    while (base := layers[-1].pop("base", None)) is not None:
+        path = Path(seen[-1]).parent / str(base)  # paths of base files are relative to the file that names them
+        seen.append(str(path) if path.suffix == ".toml" else str(base))
         if seen[-1] in seen[:-1]:
             raise ValueError(f"recipe {name} is based on itself: {' -> '.join(seen)}")
         layers.append(_layer(seen[-1]))
@@ -40,14 +40,14 @@ def table(name: str) -> dict[str, Any]:
 
 def changed(name: str, changes: Sequence[str]) -> dict[str, Any]:
     """The raw table of a recipe with ``key=value`` changes applied."""
-    found = table(name)
-    for asked in changes:
-        change(found, asked)
-    return found
+    result = table(name)
+    for assignment in changes:
+        change(result, assignment)
+    return result
 
 
 def without(attacks: Iterable[str]) -> str:
-    """The options that leave these attacks out of a recipe, as a shell takes them."""
+    """The command-line options that remove these attacks from a recipe, quoted for a shell."""
     return " ".join(f"--set {quote(f'attacks.{toml.key(name)}=false')}" for name in attacks)
 
 
@@ -69,7 +69,7 @@ def _text(name: str) -> str:
 
 
 def merge(under: Table, over: Table) -> dict[str, Any]:
-    """One table laid over another: sections are merged, everything else is replaced."""
+    """Merge ``over`` into ``under``: sections are merged recursively, other values are replaced."""
     merged = dict(under)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
@@ -77,29 +77,29 @@ def merge(under: Table, over: Table) -> dict[str, Any]:
     return merged
 
 
-def change(table: dict[str, Any], asked: str) -> None:
-    """Apply one ``key=value``; the key is dotted, parts that hold dots are quoted; the value is TOML or text."""
-    found = _CHANGE.fullmatch(asked)
-    if not found:
-        raise ValueError(f"--set {asked!r} is not of the form key=value, e.g. --set train.epochs=3")
-    path, text = found.groups()
+def change(table: dict[str, Any], assignment: str) -> None:
+    """Apply one ``key=value``: a dotted key, whose parts are quoted if they contain dots, and a TOML value or text."""
+    match = _CHANGE.fullmatch(assignment)
+    if not match:
+        raise ValueError(f"--set {assignment!r} is not of the form key=value, e.g. --set train.epochs=3")
+    path, text = match.groups()
     *parents, last = parts(path)
     for part in parents:
-        if isinstance(table.get(part), str):  # a name alone is short for a section with nothing but a name
+        if isinstance(table.get(part), str):  # a name is short for a section that holds only a name
             table[part] = {"name": table[part]}
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ValueError(f"--set {asked!r}: {part} is not a section")
+            raise ValueError(f"--set {assignment!r}: {part} is not a section")
     table[last] = value(text)
 
 
 def parts(path: str) -> list[str]:
-    """The parts of a dotted key; those that hold dots are quoted."""
+    """The parts of a dotted key, without quotes."""
     return [part.strip().strip("\"'") for part in re.findall(_PART, path)]
 
 
 def value(text: str) -> Any:
-    """What is written on the command line: TOML where it is, else the text itself."""
+    """Parse a command-line value as TOML; if that fails, it is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""What a sweep tries: ranges and lists of values for recipe keys, as written in [sweep.over] or after --over."""
+"""The search space of a sweep: ranges and lists of values for recipe keys, from [sweep.over] or --over."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _FORMS = "a range such as 0.5..20 or 1e-4..1e-1:log, or a list such as [1, 3, 6]
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from ``low`` to ``high``, evenly or evenly by their logarithm; ``whole``: integers only."""
+    """All numbers from ``low`` to ``high``, on a linear or logarithmic scale; ``whole``: integers only."""
 
     low: float
     high: float
@@ -25,12 +25,12 @@ class Range:
 
     @property
     def probes(self) -> tuple[Value, ...]:
-        """Values whose acceptance speaks for the rest: both ends."""
+        """Values that stand for all others when the space is checked: both ends."""
         return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
 
     @property
     def listed(self) -> tuple[Value, ...] | None:
-        """Every value, where they can be counted."""
+        """Every value, if there are finitely many."""
         return tuple(range(int(self.low), int(self.high) + 1)) if self.whole else None
 
     def __str__(self) -> str:
@@ -40,13 +40,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values, without an order."""
+    """One of several unordered values."""
 
     values: tuple[Value, ...]
 
     @property
     def probes(self) -> tuple[Value, ...]:
-        """Values whose acceptance speaks for the rest: all of them."""
+        """Values that are checked: all of them."""
         return self.values
 
     @property
@@ -62,12 +62,12 @@ Axis = Range | Choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepPlan:
-    """What ``holdfast sweep`` tries: one method, the keys it varies, how they are chosen, and how often."""
+class SweepConfig:
+    """Settings of ``holdfast sweep``: the method, the keys that vary, the sampler, and the number of trials."""
 
-    method: str | None = None  # left out: the only one of the recipe
+    method: str | None = None  # default: the only one of the recipe
     sampler: Sampler = "tpe"
-    trials: int | None = None  # left out: every point of a grid, else 20
+    trials: int | None = None  # default: every point of a grid, else 20
     seed: int = 0  # of the sampler; models are trained with the recipe's seeds
     over: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,24 +80,24 @@ class SweepPlan:
 
 
 def read_space(over: Mapping[str, Any]) -> dict[str, Axis]:
-    """The axes of a sweep by their key, which is written as ``--set`` takes it."""
-    found: dict[str, Axis] = {}
+    """The axes of a sweep by key; keys are written as for ``--set``."""
+    axes: dict[str, Axis] = {}
     for path, value in _leaves(over, ()):
         key = ".".join(map(toml.key, path))
-        if key in found:
+        if key in axes:
             raise ValueError(f"over names {key} twice; leave one out")
-        found[key] = _axis(value, f"over.{key}")
-    return found
+        axes[key] = _axis(value, f"over.{key}")
+    return axes
 
 
 def _leaves(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in table.items():
         # "methods.TRADES.beta" may be one quoted key or nested tables; sections of a recipe have no dots
-        here = (*path, name) if path else tuple(source.parts(name))
+        key = (*path, name) if path else tuple(source.parts(name))
         if isinstance(value, Mapping):
-            yield from _leaves(value, here)
+            yield from _leaves(value, key)
         else:
-            yield here, value
+            yield key, value
 
 
 def _axis(value: Any, where: str) -> Axis:
@@ -130,7 +130,7 @@ def _range(text: str, where: str) -> Range:
     if not (isfinite(low) and isfinite(high)):
         raise ValueError(f"{where} is {text!r} but both ends must be finite")
     if low >= high:
-        hint = f"turn it round: {second}..{first}" if low > high else "give two different ends, or use --set"
+        hint = f"swap its ends: {second}..{first}" if low > high else "give two different ends, or use --set"
         raise ValueError(f"{where} is {text!r}, which holds no values; {hint}")
     if colon and low <= 0:
         raise ValueError(f"{where} is {text!r} but a log range must begin above 0")

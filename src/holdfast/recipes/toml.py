@@ -1,4 +1,4 @@
-"""Write a table as TOML; the standard library only reads it."""
+"""Writes tables as TOML, which the standard library can only read."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def dumps(table: Mapping[str, Any]) -> str:
-    """The text of a table; entries that are None are left out."""
+    """A table as TOML; entries that are None are omitted."""
     return "\n".join(_lines(table, "")).strip() + "\n"
 
 
@@ -22,17 +22,17 @@ def _lines(table: Mapping[str, Any], path: str) -> list[str]:
 
 
 def key(name: str) -> str:
-    """A key as TOML and --set want it: quoted where needed."""
-    bare = name.replace("-", "").replace("_", "")
-    return name if bare.isascii() and bare.isalnum() else _text(name)
+    """A key in the syntax of TOML and --set: quoted if needed."""
+    letters = name.replace("-", "").replace("_", "")
+    return name if letters.isascii() and letters.isalnum() else _text(name)
 
 
 def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML, unlike JSON, wants this one escaped
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # must be escaped in TOML, unlike in JSON
 
 
 def value(given: Any) -> str:
-    """A value as TOML and --set want it."""
+    """A value in the syntax of TOML and --set."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, list | tuple):

@@ -1,4 +1,4 @@
-"""How a model is trained: the plans under [train] of a recipe."""
+"""How a model is trained: the [train] table of a recipe."""
 
 from dataclasses import dataclass, field
 from math import cos, inf, pi
@@ -8,8 +8,8 @@ from holdfast.data.augment import Augment
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerPlan:
-    """The optimizer. Weight decay acts on kernels only, not on biases and batch norm, as the reference codes do."""
+class OptimizerConfig:
+    """The optimizer. Weight decay applies to kernels only, not to biases and batch norm, as in the reference codes."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = 1e-3
@@ -26,12 +26,12 @@ class OptimizerPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulePlan:
-    """The learning rate over training, which changes from step to step.
+class ScheduleConfig:
+    """The learning rate schedule, updated at every step.
 
     ``constant``; ``step``, piecewise constant: multiplied by ``gamma`` at each epoch of ``at``; ``cosine`` to zero;
     ``one_cycle`` (Smith and Topin 2018): from 1/25 of the optimizer's rate up to it over the share ``warmup`` of
-    training, then down to nearly zero, along cosines. Momentum stays as the optimizer has it.
+    training, then down to nearly zero, both along cosines. Momentum does not change.
     """
 
     name: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
@@ -48,7 +48,7 @@ class SchedulePlan:
             raise ValueError(f"at is {list(self.at)} but it names epochs, numbers of zero or more")
 
     def factor(self, epoch: float, epochs: int) -> float:
-        """What the learning rate is multiplied by at a (fractional) epoch; one_cycle is torch's own."""
+        """The factor of the learning rate at a (fractional) epoch; ``one_cycle`` uses torch's scheduler instead."""
         if self.name == "step":
             return self.gamma ** sum(epoch >= milestone for milestone in self.at)
         if self.name == "cosine":
@@ -57,10 +57,10 @@ class SchedulePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EMAPlan:
-    """Exponential moving average of the weights after every step (Polyak and Juditsky 1992), kept instead of them.
+class EMAConfig:
+    """Exponential moving average of the weights over steps (Polyak and Juditsky 1992), used in place of the weights.
 
-    Batch norm's running statistics are averaged alike.
+    Running statistics of batch norm are averaged as well.
     """
 
     decay: float = 0.999
@@ -71,11 +71,11 @@ class EMAPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SWAPlan:
+class SWAConfig:
     """Mean of the weights at the end of every epoch after the share ``start`` of training (SWA, Izmailov et al. 2018).
 
-    Batch norm's running statistics are computed anew for the mean, in one pass over the epoch's clean images. Epochs
-    before ``start`` are validated as they are but cannot be the best.
+    Running statistics of batch norm are recomputed for the mean in one pass over the epoch's clean images. Epochs
+    before ``start`` are validated with their weights but are never selected as the best.
     """
 
     start: float = 0.75
@@ -86,21 +86,21 @@ class SWAPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainPlan:
+class TrainConfig:
     """How long and with what a model is trained."""
 
     epochs: int
     batch: int = 50
-    optimizer: OptimizerPlan = OptimizerPlan()
-    schedule: SchedulePlan = SchedulePlan()
-    augment: Augment = field(default_factory=Augment)  # of the images of a step: the batch, its positives, its pool
-    select: Literal["robust", "clean"] = "robust"  # the validation accuracy that decides which epoch is best
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    augment: Augment = field(default_factory=Augment)  # applied to the batch, its positives and its pool
+    select: Literal["robust", "clean"] = "robust"  # the validation accuracy that selects the best epoch
     init_from: str | None = None  # weights to start from: a method of this study, or a .safetensors file
     validate_samples: int = 1000
-    clip_norm: float | None = None  # longest gradient of all trained parameters together
-    ema: EMAPlan | None = None
-    swa: SWAPlan | None = None
-    patience: int | None = None  # epochs without a better one, by select, before the end
+    clip_norm: float | None = None  # maximum norm of the gradient of all trained parameters
+    ema: EMAConfig | None = None
+    swa: SWAConfig | None = None
+    patience: int | None = None  # stop after this many epochs without a better one, as measured by select
 
     precision: Literal["float32", "bf16-mixed"] = "float32"  # of training passes
 
@@ -116,6 +116,6 @@ class TrainPlan:
             raise ValueError("ema and swa are both given but weights are averaged in one way; leave one of them out")
 
     @property
-    def passed_over(self) -> int:
-        """How many epochs come before the first that can be the best."""
+    def skipped_epochs(self) -> int:
+        """The number of epochs before the first that can be selected as the best."""
         return 0 if self.swa is None else int(self.swa.start * self.epochs + 1e-9)  # 0.29 of 100 is 28.99... in floats

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, never half of each."""
+"""Atomic file writes: a reader sees the old file or the new one, never a part of either."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from secrets import token_hex
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data`` in one step; an error up to that step leaves the old file and nothing beside it."""
-    part = path.with_name(f".{token_hex(8)}.part")  # a name of its own: two writers must not share half a file
+    """Replace ``path`` with ``data`` atomically; after an error the old file is unchanged and no other file is left."""
+    part = path.with_name(f".{token_hex(8)}.part")  # unique: two writers must not write to one file
     try:
         with part.open("xb") as file:
             file.write(data)
@@ -23,7 +23,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in UTF-8, in one step."""
+    """Replace ``path`` with ``text`` in UTF-8, atomically."""
     write_bytes(path, text.encode())
 
 

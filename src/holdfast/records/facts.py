@@ -1,4 +1,4 @@
-"""What is known of a measurement beside its columns: the attacks that were run and what everything cost."""
+"""Facts about a measurement besides its columns: the attacks that were run and their cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Spend:
-    """What a stage cost: seconds of wall clock, and passes through the model counted in samples."""
+    """The cost of a stage: wall-clock seconds, and forward and backward passes counted in samples."""
 
     seconds: float = 0.0
     forwards: int = 0
@@ -18,7 +18,7 @@ class Spend:
 
     @staticmethod
     def read(given: Mapping[str, Any]) -> Spend:
-        """The cost written in facts; what is not written there counts as nothing."""
+        """The cost stored in facts; missing numbers count as zero."""
         return Spend(float(given.get("seconds", 0.0)), int(given.get("forwards", 0)), int(given.get("backwards", 0)))
 
 
@@ -26,7 +26,7 @@ class Spend:
 class AttackFacts:
     """One attack as it was run: its threat, its cost, how many points it returned outside the threat, its settings.
 
-    ``minimal`` marks an attack that looks for the shortest perturbation: it speaks for every eps up to its own.
+    ``minimal`` marks a minimal-norm attack, which measures accuracy at every eps up to its own.
     """
 
     norm: str
@@ -46,20 +46,20 @@ class AttackFacts:
 
     @property
     def spend(self) -> Spend:
-        """What running the attack cost."""
+        """The cost of the attack."""
         return Spend(self.seconds, self.forwards, self.backwards)
 
-    def speaks_for(self, eps: float) -> bool:
-        """Whether this attack was run at exactly ``eps``, or looked for the shortest perturbation and reached it."""
+    def measured_at(self, eps: float) -> bool:
+        """True if this attack was run at exactly ``eps``, or is a minimal-norm attack with at least this eps."""
         return eps <= self.eps if self.minimal else eps == self.eps
 
     def facts(self) -> dict[str, Any]:
-        """The attack as JSON values; an unlimited eps is written as the text "inf", which JSON has no number for."""
+        """The attack as JSON values; an infinite eps, which JSON cannot hold, is written as the text "inf"."""
         return asdict(self) | {"settings": dict(self.settings)} | ({"eps": "inf"} if math.isinf(self.eps) else {})
 
     @staticmethod
     def read(given: Mapping[str, Any]) -> AttackFacts:
-        """The attack written by :meth:`facts`; keys of a later version are left alone."""
+        """The attack written by :meth:`facts`; keys of a later version are ignored."""
         known = {name: given[name] for name in AttackFacts.__dataclass_fields__ if name in given}
         missing = {"norm", "eps"} - known.keys()
         if missing:

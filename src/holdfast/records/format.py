@@ -1,4 +1,4 @@
-"""How records lie on disk: a csv any tool opens, a npz, and a facts.json that vouches for both by their sha256."""
+"""The files of records: records.csv, arrays.npz, and facts.json, which holds the SHA-256 digests of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UPGRADES: dict[int, Callable[[Document], Document]] = {}
 
 
 def write(folder: Path, columns: Mapping[str, Array], facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Write the folder; facts.json comes last, so that until then the folder does not pass as whole."""
+    """Write the folder; facts.json comes last, so that an incomplete folder is recognized."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {TABLE: table_bytes(columns)} | ({ARRAYS: arrays_bytes(arrays)} if arrays else {})
     for name, data in contents.items():
@@ -45,7 +45,7 @@ def write(folder: Path, columns: Mapping[str, Array], facts: Mapping[str, Any], 
 
 
 def read(folder: Path) -> tuple[dict[str, Array], dict[str, Any], dict[str, Array]]:
-    """Columns, facts and arrays of a folder that is whole."""
+    """Columns, facts and arrays of a complete folder."""
     document = upgrade(_document(folder), folder)
     contents = {name: _content(folder, name, digest) for name, digest in document["files"].items()}
     arrays = read_arrays(contents[ARRAYS]) if ARRAYS in contents else {}
@@ -53,19 +53,19 @@ def read(folder: Path) -> tuple[dict[str, Array], dict[str, Any], dict[str, Arra
 
 
 def upgrade(document: Document, folder: Path) -> Document:
-    """The document in today's schema; one from a later holdfast is refused."""
-    found = document["schema"]
-    if found > SCHEMA:
+    """The document in the current schema; one written by a later version of holdfast is refused."""
+    version = document["schema"]
+    if version > SCHEMA:
         raise ValueError(
-            f"{folder} holds records of schema {found} but this holdfast knows up to {SCHEMA}; use a newer holdfast"
+            f"{folder} holds records of schema {version} but this holdfast knows up to {SCHEMA}; use a newer holdfast"
         )
-    for version in range(found, SCHEMA):
-        document = UPGRADES[version](document)
+    for schema in range(version, SCHEMA):
+        document = UPGRADES[schema](document)
     return document
 
 
 def table_bytes(columns: Mapping[str, Array]) -> bytes:
-    """The columns as csv; repr of a float reads back as the same float."""
+    """The columns as csv; floats are written with repr, which reads back as the same float."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(columns)
@@ -75,14 +75,14 @@ def table_bytes(columns: Mapping[str, Array]) -> bytes:
 
 
 def read_table(data: bytes, kinds: Mapping[str, str]) -> dict[str, Array]:
-    """The columns of a csv, each of the kind that facts.json says."""
+    """The columns of a csv, each of the type stored in facts.json."""
     names, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
     cells = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     return {name: _parsed(values, kinds[name]) for name, values in zip(names, cells, strict=True)}
 
 
 def arrays_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """The arrays as npz; np.savez would take some names (``file``) for its own arguments."""
+    """The arrays as npz; np.savez would read some names (``file``) as its arguments."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, values in arrays.items():
@@ -113,11 +113,13 @@ def _document(folder: Path) -> Document:
     try:
         document = json.loads((folder / FACTS).read_bytes())
     except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} has no {FACTS}, so its records are not whole; evaluate again") from None
+        raise FileNotFoundError(f"{folder} has no {FACTS}, so its records are incomplete; evaluate again") from None
     except ValueError:
-        raise ValueError(f"{folder / FACTS} is not JSON, so its records are not whole; evaluate again") from None
+        raise ValueError(f"{folder / FACTS} is not JSON, so its records are incomplete; evaluate again") from None
     if not isinstance(document, dict) or not isinstance(document.get("schema"), int):
-        raise ValueError(f"{folder / FACTS} has no schema version, so it is not holdfast's; name a folder of records")
+        raise ValueError(
+            f"{folder / FACTS} has no schema version, so holdfast did not write it; name a folder of records"
+        )
     return document
 
 
@@ -125,5 +127,5 @@ def _content(folder: Path, name: str, digest: str) -> bytes:
     path = folder / name
     data = path.read_bytes() if path.exists() else b""
     if sha256(data).hexdigest() != digest:
-        raise ValueError(f"{path} is not the file that {FACTS} vouches for: half-written or edited; evaluate again")
+        raise ValueError(f"{path} does not match its checksum in {FACTS}: half-written or edited; evaluate again")
     return data

@@ -1,7 +1,7 @@
 """The cache of finished parts: a part that an earlier call computed is read, not computed again.
 
-The key of a part holds everything it depends on, the version of the code that computes it included: after an upgrade
-parts are computed again. A part carries the versions it was made with.
+The key of a part holds everything it depends on, including the version of the code that computes it, so that parts are
+computed again after an upgrade. Each part stores the versions it was made with.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.records.files import read_arrays, write_arrays
 from holdfast.records.provenance import Maker, maker
-from holdfast.records.stored import read_arrays, write_arrays
 
 Part = Mapping[str, NDArray[Any]]
 
@@ -30,9 +30,9 @@ class Parts:
     folder: Path
 
     def get(self, key: Any, code: str, needed: Collection[str], compute: Callable[[], Part]) -> Part:
-        """The part of this key, computed by this version of the code; it holds at least the arrays ``needed``.
+        """The part with this key and code version, computed unless it is stored with all arrays in ``needed``.
 
-        The seconds that computing took and what made the part are stored with it.
+        The seconds that computing took and the versions that made the part are stored with it.
         """
         name = sha256(json.dumps([code, key], sort_keys=True).encode()).hexdigest()[:32]
         path = self.folder / f"{name}.npz"
@@ -49,11 +49,11 @@ class Parts:
 
 
 def made(part: Part) -> Maker:
-    """What made a part."""
-    found: Maker = json.loads(str(part[_MADE]))
-    return found
+    """The versions that computed a part."""
+    versions: Maker = json.loads(str(part[_MADE]))
+    return versions
 
 
 def seconds(part: Part) -> float:
-    """How long computing a part took."""
+    """The seconds that computing a part took."""
     return float(part[_SECONDS])

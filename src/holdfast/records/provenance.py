@@ -1,4 +1,4 @@
-"""What made a result: versions of the code and of the libraries, and the commit."""
+"""Provenance of results: versions of the code and of the libraries, and the commit."""
 
 import platform
 import subprocess
@@ -29,13 +29,14 @@ _COMPUTING = (
 )
 
 Maker = Mapping[str, Any]
+"""What computed a result: the version of the code, of the libraries, and the commit, as JSON values."""
 
 
 @cache
 def code_version(*parts: str) -> str:
     """A digest of the source files of these folders or modules of the package, and of torch's version.
 
-    Results are stored under this version, so that code that has changed computes them again.
+    Results are stored under this version, so that they are computed again when the code changes.
     """
     paths = [_PACKAGE / part for part in (*_EVERYWHERE, *parts)]
     files = {file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])}
@@ -46,19 +47,19 @@ def code_version(*parts: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, holdfast and the libraries that compute, and the number of threads."""
+    """The versions of Python, holdfast and the numerical libraries, and the number of threads."""
     machine = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     return machine | {name: version(name) for name in _LIBRARIES} | {"threads": str(torch.get_num_threads())}
 
 
 @cache
 def commit() -> str | None:
-    """The commit of holdfast's source, where it runs from a checkout."""
-    here = _PACKAGE.parents[1]
-    if not (here / ".git").exists():
+    """The commit of holdfast's source; None if it does not run from a git checkout."""
+    checkout = _PACKAGE.parents[1]
+    if not (checkout / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
@@ -66,19 +67,19 @@ def commit() -> str | None:
 
 
 def computing_code() -> str:
-    """The version of all code that computes results: everything but commands, recipes and reports."""
+    """The version of all code that computes results: everything except commands, recipes and reports."""
     return code_version(*_COMPUTING)
 
 
 def maker() -> Maker:
-    """What computes a result now: the version of the code, the libraries and the commit."""
+    """The maker of results in this process."""
     return {"code": computing_code(), "versions": versions(), "commit": commit()}
 
 
 def distinct(makers: Iterable[Maker]) -> list[Maker]:
-    """The makers without repetition, in their order."""
-    found: list[Maker] = []
-    for one in makers:
-        if one not in found:
-            found.append(one)
-    return found
+    """The makers without duplicates, in order of first appearance."""
+    unique: list[Maker] = []
+    for maker in makers:
+        if maker not in unique:
+            unique.append(maker)
+    return unique

@@ -1,4 +1,4 @@
-"""The only result format: per-sample columns of one trained model, with facts and named arrays beside them."""
+"""The result format: per-sample columns of one classifier, with facts and named arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.records import format as files
+from holdfast.records import format as on_disk
 from holdfast.records.facts import AttackFacts, Spend
 
 Array = NDArray[Any]
@@ -24,24 +24,24 @@ PER_ATTACK = ("fooled", "distance", "label")
 
 
 def column_name(kind: str, norm: str, attack: str) -> str:
-    """The column of an attack: ``kind`` is fooled, distance or label."""
+    """The name of an attack's column: ``kind`` is fooled, distance or label."""
     return f"{kind}:{norm}:{attack}"
 
 
 def array_name(norm: str, attack: str) -> str:
-    """The array that holds the adversarial images of an attack."""
+    """The name of the array that holds an attack's adversarial images."""
     return f"adversarial:{norm}:{attack}"
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """What was measured of one trained model (one method, one seed), sample by sample.
+    """The measurements of one classifier (one method, one seed), sample by sample.
 
     ``columns`` have equal length: ``index``, ``y``, ``label`` (the clean prediction) and, for each attack,
-    ``fooled:<norm>:<name>``, ``distance:<norm>:<name>`` (nan where the point was outside the threat and earned
-    nothing) and ``label:<norm>:<name>``. ``facts`` are JSON values: model, method, seed, data, weights, recipe,
+    ``fooled:<norm>:<name>``, ``distance:<norm>:<name>`` (nan where the point was outside the threat and does
+    not count) and ``label:<norm>:<name>``. ``facts`` are JSON values: model, method, seed, data, weights, recipe,
     versions, commit, ``attacks`` (name to :class:`AttackFacts` as JSON), ``training`` and ``clean`` (costs).
-    ``arrays`` are what is not a column, such as images.
+    ``arrays`` hold everything that is not a column, such as images.
     """
 
     columns: Mapping[str, Array]
@@ -66,17 +66,17 @@ class Records:
         return {name: AttackFacts.read(given) for name, given in self.facts.get("attacks", {}).items()}
 
     @property
-    def right(self) -> Mask:
-        """Which samples are classified as labelled when nobody attacks."""
+    def correct(self) -> Mask:
+        """Mask of the samples that are classified correctly without an attack."""
         return np.asarray(self.columns["label"] == self.columns["y"])
 
     def spend(self) -> dict[str, Spend]:
-        """What each stage cost: ``training`` and ``clean`` where known, then every attack under its name."""
+        """The cost of each stage: ``training`` and ``clean`` where known, then every attack by name."""
         stages = {name: Spend.read(self.facts[name]) for name in ("training", "clean") if name in self.facts}
         return stages | {name: attack.spend for name, attack in self.attacks.items()}
 
-    def beaten(self, name: str, eps: float) -> Mask:
-        """Which samples the attack fools with a perturbation of length at most ``eps``."""
+    def fooled_within(self, name: str, eps: float) -> Mask:
+        """Mask of the samples that the attack fools with a perturbation of norm at most ``eps``."""
         attack = self.attacks[name]
         distance = self.columns[column_name("distance", attack.norm, name)]
         # the judge found the point inside the attack's threat, so rounding must not put it beyond that eps
@@ -84,25 +84,25 @@ class Records:
         return np.asarray(self.columns[column_name("fooled", attack.norm, name)] & (reach <= eps))
 
     def held(self, eps: float, norm: str) -> Mask:
-        """Which samples hold at ``eps``: classified right, and no attack of the norm fools within that length."""
-        held = self.right
+        """Mask of the samples that hold at ``eps``: correct, and no attack of this norm fools them within ``eps``."""
+        held = self.correct
         for name, attack in self.attacks.items():
             if attack.norm == norm:
-                held = held & ~self.beaten(name, eps)
+                held = held & ~self.fooled_within(name, eps)
         return held
 
     def measured(self, eps: float, norm: str) -> bool:
-        """Whether what holds at ``eps`` was measured there; elsewhere it is an upper bound. At 0 nothing can move."""
-        return eps == 0 or any(a.norm == norm and a.speaks_for(eps) for a in self.attacks.values())
+        """True if accuracy at ``eps`` was measured: an attack was run there, or eps is 0. Else it is an upper bound."""
+        return eps == 0 or any(a.norm == norm and a.measured_at(eps) for a in self.attacks.values())
 
     def save(self, folder: Path) -> None:
-        """Write records.csv, arrays.npz if there are arrays, and last facts.json, which makes the folder whole."""
-        files.write(folder, self.columns, self.facts, self.arrays)
+        """Write records.csv, arrays.npz if there are arrays, and last facts.json, which completes the folder."""
+        on_disk.write(folder, self.columns, self.facts, self.arrays)
 
     @staticmethod
     def load(folder: Path) -> Records:
-        """Read what :meth:`save` wrote, by this version or an earlier one; half a folder is refused."""
-        return Records(*files.read(folder))
+        """Read what :meth:`save` wrote, in this version or an earlier one; an incomplete folder is refused."""
+        return Records(*on_disk.read(folder))
 
 
 def _ordered(columns: Mapping[str, Array]) -> dict[str, Array]:
@@ -115,7 +115,7 @@ def _ordered(columns: Mapping[str, Array]) -> dict[str, Array]:
 def _column(name: str, values: Array) -> Array:
     _check_name(name)
     given = np.asarray(values)
-    kind = files.KINDS.get(given.dtype.kind)
+    kind = on_disk.KINDS.get(given.dtype.kind)
     if kind is None or given.ndim != 1 or not np.can_cast(given.dtype, kind, "safe"):
         raise ValueError(
             f"column {name!r} is {given.dtype} of shape {given.shape} but columns are one-dimensional and hold "
@@ -137,15 +137,15 @@ def _array(name: str, values: Array) -> Array:
 
 def _check_name(name: str) -> None:
     try:
-        whole = bool(name) and "\0" not in name and bool(name.encode())
+        valid = bool(name) and "\0" not in name and bool(name.encode())
     except UnicodeEncodeError:
-        whole = False
-    if not whole:
+        valid = False
+    if not valid:
         raise ValueError(f"{name!r} cannot name a column or an array; use text without NUL and lone surrogates")
 
 
 def _json(facts: Mapping[str, Any]) -> dict[str, Any]:
-    try:  # through JSON and back, so that what is held is what will be read
+    try:  # a round trip through JSON, so that facts in memory equal facts that are read later
         value: dict[str, Any] = json.loads(json.dumps(dict(facts), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"facts must be JSON values but {error}; write numpy values as numbers, inf as text") from None
@@ -166,9 +166,9 @@ def _check_attacks(columns: Mapping[str, Array], attacks: Mapping[str, AttackFac
         needed = {column_name(kind, attack.norm, name) for name, attack in attacks.items()}
         given = {name for name in columns if name.startswith(f"{kind}:")}
         if needed != given:
-            odd = sorted(needed ^ given)[0]
-            lacks = "its column is missing" if odd in needed else "facts['attacks'] does not name it"
-            raise ValueError(f"{odd!r} is half recorded: {lacks}; give each attack its columns and its facts")
+            name = sorted(needed ^ given)[0]
+            lacks = "its column is missing" if name in needed else "facts['attacks'] does not name it"
+            raise ValueError(f"{name!r} is half recorded: {lacks}; give each attack its columns and its facts")
         wrong = [name for name in sorted(needed) if columns[name].dtype != dtype]
         if wrong:
             raise ValueError(f"column {wrong[0]!r} is {columns[wrong[0]].dtype} but must be {dtype}; convert it")

@@ -1,4 +1,4 @@
-"""Snapshots of training: one safetensors file each, written atomically, checked when read, nothing unpickled."""
+"""Snapshots of weights and training state: safetensors files with facts and a checksum, written atomically."""
 
 import json
 from collections.abc import Mapping
@@ -15,41 +15,41 @@ from holdfast.records.atomic import write_bytes
 
 Tensors = dict[str, Tensor]
 
-_NOTE = "holdfast"
+_ENTRY = "holdfast"
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Store tensors and JSON facts as one file that is either whole or not there; equal content is equal bytes."""
-    owned = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Write tensors and JSON facts to one file, atomically; equal content gives equal bytes."""
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(facts)
-    # one entry: safetensors writes several in random order, and the same weights would not be the same file
-    write_bytes(path, save(owned, metadata={_NOTE: f"{_seal(owned, text)} {text}"}))
+    # a single entry: safetensors writes several in random order, and equal weights would give different files
+    write_bytes(path, save(stored, metadata={_ENTRY: f"{_checksum(stored, text)} {text}"}))
 
 
 def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors and facts of a file (none if another program wrote it); a damaged one is refused."""
+    """The tensors and facts of a file (no facts if another program wrote it); a damaged file is refused."""
     if not path.is_file():
         raise FileNotFoundError(f"there are no weights at {path}; train the model first or name another file")
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if _NOTE not in header:
+        if _ENTRY not in header:
             return tensors, {}
-        seal, _, text = header[_NOTE].partition(" ")
-        if seal != _seal(tensors, text):
+        checksum, _, text = header[_ENTRY].partition(" ")
+        if checksum != _checksum(tensors, text):
             raise ValueError("its content does not match its checksum")
         return tensors, json.loads(text)
     except (SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and run again") from None
 
 
-def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     return sha256(f"{digest(tensors)} {text}".encode()).hexdigest()
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of named tensors."""
+    """SHA-256 of the names, types, shapes and values of tensors."""
     total = sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -59,7 +59,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Put weights into a model; a file of another architecture is refused."""
+    """Load weights into a model; weights of another architecture are refused."""
     try:
         module.load_state_dict(dict(tensors))
     except RuntimeError as error:

@@ -118,7 +118,7 @@ class Study:
         """The attacks that measure robust accuracy at the stated norm and eps."""
         if self.eps is None:
             return {}
-        return {name: a for name, a in self.attacks().items() if a.norm == self.norm and a.speaks_for(self.eps)}
+        return {name: a for name, a in self.attacks().items() if a.norm == self.norm and a.measured_at(self.eps)}
 
     def unmeasured(self) -> list[Run]:
         """The runs whose robust accuracy at the stated eps is an upper bound: no attack measured it there."""

@@ -31,7 +31,7 @@ def robust_accuracy(study: Study) -> dict[str, Cell]:
 
 def against(records: Records, attack: str, eps: float) -> Share:
     """Robust accuracy against one attack within ``eps``."""
-    return Share.of(records.right & ~records.beaten(attack, eps))
+    return Share.of(records.correct & ~records.fooled_within(attack, eps))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def curve_grid(records: Sequence[Records], norm: str) -> list[float]:
 
 def _farthest(records: Records, name: str) -> float:
     distance = records.columns[f"distance:{records.attacks[name].norm}:{name}"]
-    fooled = distance[records.beaten(name, math.inf) & np.isfinite(distance)]
+    fooled = distance[records.fooled_within(name, math.inf) & np.isfinite(distance)]
     return float(fooled.max(initial=0.0))
 
 
@@ -126,7 +126,7 @@ def bounds(records: Records, certificate: str) -> tuple[Array, Array]:
 def certified_error(records: Records, certificate: str, radius: float) -> Share:
     """The share that is misclassified or not proved robust within ``radius``: never below the true robust error."""
     proved, _ = bounds(records, certificate)
-    return Share.of(~(records.right & ((proved > radius) | (radius == 0))))
+    return Share.of(~(records.correct & ((proved > radius) | (radius == 0))))
 
 
 def empirical_error(records: Records, certificate: str, radius: float) -> Share:
@@ -135,4 +135,4 @@ def empirical_error(records: Records, certificate: str, radius: float) -> Share:
     It is never above the true robust error.
     """
     _, upper = bounds(records, certificate)
-    return Share.of(~(records.right & ((upper > radius) | (radius == 0))))
+    return Share.of(~(records.correct & ((upper > radius) | (radius == 0))))

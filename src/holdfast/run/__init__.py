@@ -1,1 +1,1 @@
-"""Recipes, training, evaluation and the command line: the only place where the siblings meet."""
+"""What commands do: sessions, studies, sweeps, and the command line itself."""

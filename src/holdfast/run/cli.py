@@ -43,12 +43,12 @@ app.command("list")(list_)
 
 
 def main() -> None:
-    """Run the command line; an error is one sentence and an exit code scripts can trust."""
+    """Run the command line; an error is printed as one sentence and sets the exit code."""
     try:
         app()
-    except SystemExit as end:  # typer's own words for a misspelt command or option, and its codes
+    except SystemExit as end:  # raised by typer, which has printed its message
         if end.code == STOPPED:
-            _say("stopped; run the same command again to go on")
+            _print("stopped; run the same command again to go on")
         raise
     except (ValueError, KeyError, FileNotFoundError) as error:
         _fail(error, BAD_INPUT)
@@ -58,20 +58,19 @@ def main() -> None:
     except (FloatingPointError, RuntimeError, MemoryError, ImportError) as error:
         _fail(error, FAILED)
     except Exception as error:
-        _say("this is a mistake in holdfast; please report it with what --traceback before the command shows")
+        _print("this is a mistake in holdfast; please report it with what --traceback before the command shows")
         _fail(error, FAILED)
 
 
 def _fail(error: Exception, code: int) -> None:
     if os.environ.get("HOLDFAST_TRACEBACK"):
         traceback.print_exception(error)
-    said = error.args[0] if isinstance(error, KeyError) and error.args else error
-    _say(" ".join(str(said).split()) or type(error).__name__)
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    _print(" ".join(str(message).split()) or type(error).__name__)
     sys.exit(code)
 
 
-def _say(sentence: str) -> None:
-    shown = "".join(
-        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in sentence
-    )  # a file's name may be hostile
-    print(f"holdfast: {shown}", file=sys.stderr)
+def _print(sentence: str) -> None:
+    # names of files may contain control characters, which terminals would execute
+    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in sentence)
+    print(f"holdfast: {printable}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Adversarial examples of a trained model as arrays for other tools."""
+"""Saves adversarial examples of a trained model as arrays for other tools."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from holdfast.contracts import Rows
 from holdfast.evaluation.choose import crafting_with
 from holdfast.evaluation.judge import attack_and_judge
 from holdfast.geometry import Threat
-from holdfast.records.stored import write_arrays
+from holdfast.records.files import write_arrays
 from holdfast.report.table import share_text
 from holdfast.rng import Rng
 from holdfast.run.session import Session
@@ -23,9 +23,9 @@ from holdfast.statistics import Share
 
 
 def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:
-    """Adversarial inputs as an image file would hold them: multiples of 1/levels, the nearest where that stays inside.
+    """Adversarial inputs rounded to multiples of 1/levels, as an image file stores them.
 
-    A sample that the nearest levels carry out of the threat takes, number by number, the level on the side of x.
+    If rounding to the nearest level moves a sample out of the threat, its values are rounded towards x instead.
     """
     grid = x_adv * levels
     near, towards = grid.round() / levels, torch.where(x_adv > x, grid.floor(), grid.ceil()) / levels
@@ -34,14 +34,17 @@ def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:
 
 
 def save_examples(session: Session, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
-    """Attack the test samples of a recipe, judge the examples (after rounding, if asked) and save them; a summary."""
+    """Attack the test samples of a recipe, round the examples if ``levels`` is given, judge and save them.
+
+    Returns a summary for the terminal.
+    """
     recipe, folder = session.recipe, folder_of(session.out, method, seed)
     with crafting_with(recipe.arithmetic, recipe.crafting, session.device, folder):
         columns = _attacked(session, method, seed, attack, levels)
     write_arrays(path, columns)
-    kept = share_text(Share.of(columns["label"] == columns["y"]))
+    correct = share_text(Share.of(columns["label"] == columns["y"]))
     outside = int((~columns["inside"]).sum())
-    summary = f"{kept} of {len(columns['y'])} are still classified correctly"
+    summary = f"{correct} of {len(columns['y'])} are still classified correctly"
     if outside:
         summary += f"; {outside} points lie outside the threat and count as not fooled" + (
             " (rounding moved them there: the inputs themselves are not multiples of 1/levels)" if levels else ""
@@ -50,12 +53,12 @@ def save_examples(session: Session, method: str, seed: int, attack: str, levels:
 
 
 def _attacked(session: Session, method: str, seed: int, attack: str, levels: int | None) -> dict[str, NDArray[Any]]:
-    plan, source = session.recipe.evaluate, Trained(session)
-    samples = session.samples(plan.samples)
+    config, source = session.recipe.evaluate, Trained(session)
+    samples = session.samples(config.samples)
     model, _ = source.model(method, seed)
     chosen, _ = source.attack(attack, method, seed)
-    rng, parts = Rng(plan.seed).fork("evaluate"), []
-    shards = torch.split(torch.arange(len(samples)), plan.shard)
+    rng, parts = Rng(config.seed).fork("evaluate"), []
+    shards = torch.split(torch.arange(len(samples)), config.shard)
     for number, which in enumerate(shards):
         batch = samples.batch(which, session.device)
         change: Callable[[Tensor], Tensor] | None = None

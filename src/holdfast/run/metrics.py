@@ -1,4 +1,4 @@
-"""Nearest neighbors under the metrics of a recipe, as subjects."""
+"""Nearest-neighbor classifiers under the metrics of a recipe, as subjects."""
 
 import json
 import warnings
@@ -17,7 +17,7 @@ from holdfast.data.split import digest_of
 from holdfast.evaluation.measurements import Certified, Clean
 from holdfast.evaluation.subject import Subject
 from holdfast.recipes.build import json_table
-from holdfast.recipes.certify import CertifyPlan, MetricPlan
+from holdfast.recipes.certify import CertifyConfig, MetricConfig
 from holdfast.records.parts import Part, Parts, made, seconds
 from holdfast.records.provenance import code_version
 from holdfast.rng import Rng
@@ -30,7 +30,7 @@ def folder_of(out: Path, metric: str, k: int, seed: int) -> Path:
 
 
 def group_of(k: int) -> str:
-    """How a number of neighbors is called on the page."""
+    """The name of a number of neighbors on the page."""
     return f"K = {k}"
 
 
@@ -41,13 +41,13 @@ class Metrics:
     session: Session
 
     @property
-    def plan(self) -> CertifyPlan:
-        """What is certified."""
+    def config(self) -> CertifyConfig:
+        """The [certify] table of the recipe."""
         assert self.session.recipe.certify is not None  # a recipe with metrics has it
         return self.session.recipe.certify
 
     def prepare(self, metric: str, seed: int) -> None:
-        """Fit the metric unless it is fitted; settings that cannot be certified are refused before."""
+        """Fit the metric unless it is stored; settings that cannot be certified are refused first."""
         train = self._train()
         self._classifiers(train)
         self._fit(metric, seed, train)
@@ -65,7 +65,7 @@ class Metrics:
             "warnings": json.loads(str(fitted["warnings"])),
             "made": [made(fitted)],
         }
-        plan, samples = self.plan, self.session.samples(self.plan.samples)
+        config, samples = self.config, self.session.samples(self.config.samples)
         for k, classifier in self._classifiers(train).items():
             certifier = replace(classifier, matrix=matrix)
             subject = Subject(
@@ -78,12 +78,12 @@ class Metrics:
                 predict=_predict(certifier),
                 dtype=torch.float64,
             )
-            recipe = {"k": k, "near": plan.near, "box": plan.box}
+            recipe = {"k": k, "near": config.near, "box": config.box}
             certificate = Certified(name="neighbors", certifier=certifier, recipe=recipe)
-            yield Evaluation(subject, samples, [Clean(), certificate], plan.shard)
+            yield Evaluation(subject, samples, [Clean(), certificate], config.shard)
 
     def _train(self) -> Split:
-        """All training samples in the order of the file: nothing is selected here, so none is held out."""
+        """All training samples in the order of the file, with the validation samples: nothing is selected here."""
         data = self.session.training_data
         parts = (data.train, data.valid)
         index = torch.cat([part.index for part in parts])
@@ -92,25 +92,25 @@ class Metrics:
         return Split(x, y, index[order])
 
     def _classifiers(self, train: Split) -> dict[int, Neighbors]:
-        """The classifiers by their number of neighbors, with no metric yet; all of them can take the samples."""
-        plan, (x, y) = self.plan, _inputs(train, self.session.device)
-        found = {k: Neighbors(points=x, labels=y, k=k, near=plan.near, box=plan.box) for k in plan.k}
-        for classifier in found.values():
-            classifier.check(_inputs(self.session.samples(plan.samples), self.session.device)[0])
-        return found
+        """The classifiers by number of neighbors, without a metric, checked against the samples."""
+        config, (x, y) = self.config, _inputs(train, self.session.device)
+        classifiers = {k: Neighbors(points=x, labels=y, k=k, near=config.near, box=config.box) for k in config.k}
+        for classifier in classifiers.values():
+            classifier.check(_inputs(self.session.samples(config.samples), self.session.device)[0])
+        return classifiers
 
     def _fit(self, metric: str, seed: int, train: Split) -> Part:
-        """The fitted metric, from the cache where it was fitted before; one without randomness is fitted once."""
-        plan = self.session.recipe.metrics[metric]
-        settings = [plan.learner, json_table(plan.settings), seed if plan.seeded else None]
+        """The fitted metric, from the cache if possible; a deterministic learner is fitted once for all seeds."""
+        config = self.session.recipe.metrics[metric]
+        settings = [config.learner, json_table(config.settings), seed if config.seeded else None]
         key = ["metric", settings, digest_of(train.x, train.y)]
         code = code_version("learners", "neighbors.py")
         cache = Parts(self.session.out / "metrics")
-        return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(plan, metric, seed, train))
+        return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(config, metric, seed, train))
 
-    def _fitted(self, plan: MetricPlan, metric: str, seed: int, train: Split) -> Part:
+    def _fitted(self, config: MetricConfig, metric: str, seed: int, train: Split) -> Part:
         (x, y), what, progress = _inputs(train), f"fit {metric}, seed {seed}", self.session.progress
-        learner = plan.make(
+        learner = config.make(
             seed,
             str(self.session.device),
             lambda step, loss: progress(what, min(step, most - 1), most, f"{loss:.4g}"),

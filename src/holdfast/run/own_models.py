@@ -12,20 +12,20 @@ from typing import Any
 from torch import nn
 
 from holdfast.contracts import Attack
-from holdfast.evaluation.imported import Own, build, identity, importable, look
+from holdfast.evaluation.imported import Own, build, check_model, identity, import_from
 from holdfast.evaluation.subject import network
 from holdfast.models.classifier import Normalize
-from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
-from holdfast.recipes.model import OwnModelPlan
+from holdfast.recipes.model import OwnModelConfig
 from holdfast.records.atomic import write_text
-from holdfast.records.stored import read_json
-from holdfast.run.attacked import under_attack
+from holdfast.records.files import read_json
+from holdfast.run.attack_measurements import attack_evaluation
 from holdfast.run.session import Evaluation, Session
 
 
 def folder_name(name: str) -> str:
-    """A name as far as folders can have it."""
+    """A name reduced to characters that folder names can have."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "own"
 
 
@@ -36,7 +36,7 @@ def folder_of(out: Path, name: str, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class OwnModels:
-    """The networks of [models]; nothing is trained, and the seed is the one of the evaluation."""
+    """The networks of [models]; nothing is trained, and the seed is that of the evaluation."""
 
     session: Session
 
@@ -44,52 +44,55 @@ class OwnModels:
         """Nothing to train."""
 
     def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]:
-        """The network under the attacks of the recipe; it may import from the working folder while it is measured."""
-        session, plan, folder = self.session, self.session.recipe.models[name], folder_of(self.session.out, name, seed)
-        weights = None if plan.weights is None else Path(plan.weights)
-        with importable(os.getcwd()):
-            module = build(plan.module, weights, session.data, seed)
-            model = session.fabric.to_device(Own(module, self._normalize(plan))).eval()
-            look(model, session.data, session.device)
-            known = identity(plan.module, model)
+        """The evaluation of a network; it may import from the working directory while it is measured."""
+        session, folder = self.session, folder_of(self.session.out, name, seed)
+        config = session.recipe.models[name]
+        weights = None if config.weights is None else Path(config.weights)
+        with import_from(os.getcwd()):
+            module = build(config.module, weights, session.data, seed)
+            model = session.fabric.to_device(Own(module, self._normalize(config))).eval()
+            check_model(model, session.data, session.device)
+            identified = identity(config.module, model)
             self._check_folder()
-            _claim(folder, known)
-            digest = sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-            kept = {"kept": None if weights is None else weights.name, "digest": known["weights"]}
-            facts = session.facts(name, "own", seed, kept) | {"identity": known}
+            _claim(folder, identified)
+            digest = sha256(json.dumps(identified, sort_keys=True).encode()).hexdigest()
+            weights_facts = {"kept": None if weights is None else weights.name, "digest": identified["weights"]}
+            facts = session.facts(name, "own", seed, weights_facts) | {"identity": identified}
             subject = network(model, name=name, seed=seed, digest=digest, folder=folder, facts=facts)
-            yield under_attack(session, subject, self._attacks())
+            yield attack_evaluation(session, subject, self._attacks())
 
     def _check_folder(self) -> None:
-        """Refuse a folder that holds results of something else: its page would be replaced."""
+        """Refuse a folder that holds other results, whose page would be overwritten."""
         recipe, out = self.session.recipe, self.session.out
         known = {*map(folder_name, recipe.models), *recipe.methods, *recipe.metrics, "metrics", "report.html"}
         if out.exists() and any(not e.name.startswith(".") and e.name not in known for e in out.iterdir()):
             raise ValueError(f"{out} holds something else than results of {recipe.name}; choose another --out")
 
-    def _normalize(self, plan: OwnModelPlan) -> nn.Module | None:
+    def _normalize(self, config: OwnModelConfig) -> nn.Module | None:
         shape = tuple(self.session.data.test.x.shape[1:])
-        if not plan.mean:
+        if not config.mean:
             return None
-        if len(shape) != 3 or len(plan.mean) not in (1, shape[0]):
+        if len(shape) != 3 or len(config.mean) not in (1, shape[0]):
             raise ValueError(
-                f"--mean has {len(plan.mean)} numbers but samples have shape {shape}; give one number for each channel "
-                "of images, or one for all"
+                f"--mean has {len(config.mean)} numbers but samples have shape {shape}; give one number for each "
+                "channel of images, or one for all"
             )
-        return Normalize(plan.mean, plan.std)
+        return Normalize(config.mean, config.std)
 
     def _attacks(self) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
-        """The attacks of the recipe with the settings that go into records; a transfer needs a trained model."""
+        """The attacks of the recipe with their settings, without transfer attacks, which need a trained model."""
         attacks = self.session.recipe.attacks.items()
-        return {name: (attack, json_table(attack)) for name, attack in attacks if not isinstance(attack, TransferPlan)}
+        return {
+            name: (attack, json_table(attack)) for name, attack in attacks if not isinstance(attack, TransferConfig)
+        }
 
 
-def _claim(folder: Path, known: Mapping[str, str]) -> None:
-    """Take the folder for this network; one that holds results of another network or of a recipe is refused."""
+def _claim(folder: Path, identified: Mapping[str, str]) -> None:
+    """Claim the folder for this network; a folder with results of another network or a recipe is refused."""
     path = folder / "model.json"
     if path.is_file():
-        found = read_json(path)
-        differs = [key for key in known if found.get(key) != known[key]]
+        stored = read_json(path)
+        differs = [key for key in identified if stored.get(key) != identified[key]]
         if differs:
             other = " and ".join(differs)
             raise ValueError(
@@ -98,4 +101,4 @@ def _claim(folder: Path, known: Mapping[str, str]) -> None:
     elif folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
         raise ValueError(f"{folder} holds something else than results of --model; choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(known, indent=1) + "\n")
+    write_text(path, json.dumps(identified, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The recipe that `holdfast evaluate --model` writes on its command line: one network of the user, data, a threat."""
+"""The recipe of `holdfast evaluate --model`, from its command line: the user's own network, data, a threat, attacks."""
 
 import re
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from holdfast.geometry import Threat
 from holdfast.recipes import source
 from holdfast.recipes.attack import completed
 from holdfast.recipes.build import build_attack, build_threat, scalar
-from holdfast.recipes.model import OwnModelPlan
-from holdfast.recipes.schema import DataPlan, EvaluatePlan, Recipe
+from holdfast.recipes.model import OwnModelConfig
+from holdfast.recipes.schema import DataConfig, EvaluateConfig, Recipe
 from holdfast.run.own_models import folder_name
 
 ATTACKS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
-"""What a model is attacked with unless attacks are named: these work in every norm."""
+"""The default attacks; they work in every norm."""
 
-_BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma that is not inside of a list or a table
+_SEPARATOR = re.compile(r",(?![^\[{]*[\]}])")  # a comma outside of lists and tables
 
 
 def read(
@@ -37,7 +37,7 @@ def read(
     arithmetic: Arithmetic | None = None,
     crafting: Mode | None = None,
 ) -> Recipe:
-    """A recipe from what was written on the command line."""
+    """The recipe that the options of the command line describe."""
     for option, value, example in (("--data", data, "imagefolder:PATH"), ("--threat", threat, "linf:8/255")):
         if not value:
             raise ValueError(f"--model needs {option} too, e.g. {option} {example}")
@@ -53,20 +53,20 @@ def read(
         title=f"{model} under attack",
         description=f"{data}; weights: {file or 'as built'}.",
         seeds=(seed or 0,),
-        data=DataPlan(name=str(data), size=_size(size)),
+        data=DataConfig(name=str(data), size=_size(size)),
         threat=allowed,
         models={model: _model(model, weights, mean, std)},
         attacks=attacks,
-        evaluate=EvaluatePlan(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
+        evaluate=EvaluateConfig(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
         arithmetic=arithmetic or "auto",
         crafting=crafting or "auto",
     )
 
 
-def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelPlan:
+def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelConfig:
     numbers = {key: _numbers(text, f"--{key}") for key, text in (("mean", mean), ("std", std))}
     try:
-        return OwnModelPlan(module=module, weights=None if weights is None else str(weights), **numbers)
+        return OwnModelConfig(module=module, weights=None if weights is None else str(weights), **numbers)
     except ValueError as error:
         raise ValueError(
             f"--mean is {mean!r} and --std {std!r} but both need one number per channel, std above 0"
@@ -75,27 +75,27 @@ def _model(module: str, weights: Path | None, mean: str | None, std: str | None)
 
 def _numbers(text: str | None, option: str) -> tuple[float, ...]:
     parts = [part.strip() for part in text.split(",")] if text else []
-    found: tuple[float, ...] = scalar(tuple[float, ...], parts, option)
-    return found
+    numbers: tuple[float, ...] = scalar(tuple[float, ...], parts, option)
+    return numbers
 
 
 def _attacks(given: Sequence[str], threat: Threat) -> dict[str, Attack]:
-    found: dict[str, Attack] = {}
+    attacks: dict[str, Attack] = {}
     for text in given:
         name, where = "".join(text.split()), f"--attack {text}"
-        if name in found:
+        if name in attacks:
             raise ValueError(f"{where} is given twice; give attacks that differ")
-        found[name] = build_attack(completed(_attack_table(text, where), where), where, threat)
-    return found
+        attacks[name] = build_attack(completed(_attack_table(text, where), where), where, threat)
+    return attacks
 
 
 def _attack_table(text: str, where: str) -> dict[str, Any]:
-    """The recipe's table of an attack written as name:key=value,key=value."""
+    """The recipe table of an attack written as name:key=value,key=value."""
     name, _, rest = text.partition(":")
     table: dict[str, Any] = {"name": name.strip()}
     if table["name"] == "transfer":
-        raise ValueError(f"{where} crafts on another model of a recipe, and here there is none; leave it out")
-    for part in _BETWEEN.split(rest) if rest.strip() else ():
+        raise ValueError(f"{where} crafts on another model of a recipe, but --model uses no recipe; leave it out")
+    for part in _SEPARATOR.split(rest) if rest.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value) or key in table:
             raise ValueError(

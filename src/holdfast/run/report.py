@@ -1,4 +1,4 @@
-"""What a study writes: its tables on the terminal, its page, and its numbers as Markdown."""
+"""Writes the report of a study: tables on the terminal, the page, and Markdown."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from holdfast.run.study import study_of
 
 
 def write_report(recipe: Recipe, out: Path, changes: Sequence[str], markdown: Path | None, table: bool = True) -> None:
-    """Print the tables of a study, write its page, and its numbers as Markdown where that is asked."""
+    """Print the tables of a study and write its page, and its numbers as Markdown if a file is given."""
     study = study_of(recipe, out)
     if table:
         print(text_table(study))
     if markdown is not None:
         call = recipe.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
-        made, written = f"holdfast run {call}", f"holdfast report {call} --markdown FILE"
-        write_text(markdown, markdown_text(study, made, written))
+        run, report = f"holdfast run {call}", f"holdfast report {call} --markdown FILE"
+        write_text(markdown, markdown_text(study, run, report))
     path = out / "report.html"
     write_page(path, study_page(study))
     print(f"report: {path}")

@@ -9,9 +9,9 @@ from holdfast.members import unknown
 from holdfast.recipes import toml
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.stored import read_recipe
+from holdfast.records.files import read_lines
 from holdfast.records.provenance import computing_code
 from holdfast.records.records import Records
-from holdfast.records.stored import read_lines
 from holdfast.report.study import Run, Study
 from holdfast.run import metrics, own_models, trained
 from holdfast.run.parallel import run_each

@@ -1,4 +1,4 @@
-"""A sweep: train one method of a recipe with many values of some keys, and choose on validation samples alone."""
+"""A sweep: trains one method of a recipe with many values of some keys and compares them on validation samples."""
 
 import json
 import shlex
@@ -10,18 +10,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from holdfast.members import unknown
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
-from holdfast.recipes.sweep import Axis, Range, Sampler, SweepPlan, Value, read_space
+from holdfast.recipes.sweep import Axis, Range, Sampler, SweepConfig, Value, read_space
 from holdfast.records import snapshot
 from holdfast.records.atomic import write_text
+from holdfast.records.files import read_json
 from holdfast.records.provenance import commit, versions
-from holdfast.records.stored import read_json
 from holdfast.report import sweep as results
 from holdfast.report.sweep_page import write_sweep
 from holdfast.run.session import Session
+from holdfast.run.study import rows
 from holdfast.run.trained import Trained, folder_of
 from holdfast.run.trials import Task, Trials
 from holdfast.statistics import Share
@@ -32,36 +32,36 @@ _SECTIONS = ("model", "train", "craft")
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What is tried: a recipe, one method and seed of it, the keys that vary and how their values are drawn."""
+    """The settings of a sweep: a recipe, one of its methods and seeds, the keys that vary and their sampler."""
 
     recipe: Recipe
-    table: Mapping[str, Any]  # the raw recipe: trials do not change when its file does
+    table: Mapping[str, Any]  # the raw recipe, read once: later changes of its file do not change trials
     method: str
     seed: int
     space: Mapping[str, Axis]
     sampler: Sampler
     sampler_seed: int
     trials: int
-    options: tuple[str, ...]  # the recipe and the options that `holdfast train` needs to read it the same way
+    options: tuple[str, ...]  # the recipe and its options as `holdfast train` takes them
 
     def recipe_of(self, values: Mapping[str, Value]) -> Recipe:
         """The recipe of one trial."""
         return _changed(self.table, self.recipe.name, values)
 
     def command(self, values: Mapping[str, Value], out: Path) -> str:
-        """How to train with these values and every seed of the recipe."""
+        """The command that trains with these values and every seed of the recipe."""
         changes = [word for change in _settings(values) for word in ("--set", change)]
         return shlex.join(
             ["holdfast", "train", *self.options, "--method", self.method, *changes, "--out", str(out / "best")]
         )
 
     def called_with(self, data_dir: Path | None, device: str) -> "Sweep":
-        """The same sweep, its command reading data and computing where this one does."""
-        place = () if data_dir is None else ("--data-dir", str(data_dir))
-        return replace(self, options=(*self.options, *place, *(() if device == "auto" else ("--device", device))))
+        """The same sweep, whose commands use this data folder and device."""
+        folder = () if data_dir is None else ("--data-dir", str(data_dir))
+        return replace(self, options=(*self.options, *folder, *(() if device == "auto" else ("--device", device))))
 
     def identity(self) -> dict[str, Any]:
-        """What its trials depend on, beside the data; how many they are may be changed later."""
+        """Everything that trials depend on except the data; the number of trials may be raised later."""
         space = {key: asdict(axis) for key, axis in self.space.items()}
         drawn = {"sampler": self.sampler, "seed": self.sampler_seed, "space": space}
         return {"trained": _trained(self.recipe, self.method), "seed": self.seed, "drawn": drawn}
@@ -77,33 +77,30 @@ def read(
     sampler: Sampler | None = None,
     trials: int | None = None,
 ) -> Sweep:
-    """A sweep from the recipe's [sweep] table and what was asked beside it, checked as far as it can be unrun."""
+    """A sweep from the recipe's [sweep] table and the options of the command line, which take precedence."""
     table = source.changed(name, changes)
     recipe = schema.read(table, name)
-    given = recipe.sweep or SweepPlan()
+    given = recipe.sweep or SweepConfig()
     given = replace(
         given,
         method=method or given.method,
         sampler=sampler or given.sampler,
         trials=given.trials if trials is None else trials,
-        over=_asked(over) if over else given.over,
+        over=_over(over) if over else given.over,
     )
-    chosen = _method(recipe, given.method)
-    if seed is not None and seed not in recipe.seeds:
-        known = ", ".join(map(str, recipe.seeds))
-        raise ValueError(f"seed {seed} is not in the recipe ({known}); add it with --set 'seeds=[...]'")
+    row = rows(recipe, ("methods",), _method(recipe, given.method), seed)[0]
     space = read_space(given.over)
     if not space:
         raise ValueError(
             "nothing to sweep; name a key and its values, e.g. --over train.optimizer.lr=1e-4..1e-1:log, "
             "or write a [sweep.over] table into the recipe"
         )
-    space = {key: _checked(table, recipe, chosen, key, axis) for key, axis in space.items()}
+    space = {key: _checked(table, recipe, row.name, key, axis) for key, axis in space.items()}
     return Sweep(
         recipe=recipe,
         table=table,
-        method=chosen,
-        seed=recipe.seeds[0] if seed is None else seed,
+        method=row.name,
+        seed=row.seed,
         space=space,
         sampler=given.sampler,
         sampler_seed=given.seed,
@@ -112,15 +109,16 @@ def read(
     )
 
 
-def _asked(over: Sequence[str]) -> dict[str, Any]:
+def _over(options: Sequence[str]) -> dict[str, Any]:
+    """The table [sweep.over] that the options --over describe."""
     table: dict[str, Any] = {}
-    for asked in over:
+    for option in options:
         one: dict[str, Any] = {}
         try:
-            source.change(one, asked)
+            source.change(one, option)
         except ValueError:
             raise ValueError(
-                f"--over {asked!r} is not of the form key=values, e.g. --over train.batch=[32,64]"
+                f"--over {option!r} is not of the form key=values, e.g. --over train.batch=[32,64]"
             ) from None
         (axis,) = read_space(one)
         if axis in read_space(table):
@@ -132,35 +130,32 @@ def _asked(over: Sequence[str]) -> dict[str, Any]:
 def _method(recipe: Recipe, name: str | None) -> str:
     if name is None and len(recipe.methods) > 1:
         raise ValueError(f"a sweep is of one method; choose it with --method: {', '.join(recipe.methods)}")
-    name = next(iter(recipe.methods)) if name is None else name
-    if name not in recipe.methods:
-        raise ValueError(unknown(f"method {name!r}", name, recipe.methods))
-    return name
+    return next(iter(recipe.methods)) if name is None else name
 
 
-def _count(space: Mapping[str, Axis], plan: SweepPlan) -> int:
-    """How many trials there are to be."""
-    if plan.sampler != "grid":
-        return plan.trials or TRIALS
+def _count(space: Mapping[str, Axis], config: SweepConfig) -> int:
+    """The number of trials to run."""
+    if config.sampler != "grid":
+        return config.trials or TRIALS
     for key, axis in space.items():
         if axis.listed is None:
             raise ValueError(f"{key} is {axis}, which a grid cannot count; give a list of values or another --sampler")
     points = prod(len(axis.listed or ()) for axis in space.values())
-    return min(points, plan.trials or points)
+    return min(points, config.trials or points)
 
 
 def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, axis: Axis) -> Axis:
-    """The axis, known to be one that the method feels; a range is of integers where the key takes nothing else."""
+    """The axis, refused if it does not affect the method; a range has integers only if the key requires them."""
     section, *rest = source.parts(key)
     if section not in _SECTIONS and [section, *rest[:1]] != ["methods", method]:
         allowed = ", ".join([*_SECTIONS, f"methods.{toml.key(method)}"])
         raise ValueError(f"{key} cannot be swept: trials are judged alike, so only keys under {allowed} may vary")
     if isinstance(axis, Range) and axis.whole:
         axis = replace(axis, whole=not _accepted(table, recipe, {key: axis.low + 0.5}))
-    tried = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
-    if len({json.dumps(_trained(one, method), sort_keys=True) for one in tried}) == 1:
+    probed = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
+    if len({json.dumps(_trained(one, method), sort_keys=True) for one in probed}) == 1:
         raise ValueError(f"{key} cannot be swept: it changes nothing about {method}, whose own keys may overrule it")
-    if any(one.methods[method].train.validate_samples != _samples(recipe, method) for one in tried):
+    if any(one.methods[method].train.validate_samples != _samples(recipe, method) for one in probed):
         raise ValueError(f"{key} cannot be swept: every trial must be judged on the same validation samples")
     return axis
 
@@ -189,7 +184,7 @@ def _settings(values: Mapping[str, Value]) -> list[str]:
 
 
 def _trained(recipe: Recipe, method: str) -> dict[str, Any]:
-    """Everything of a recipe that decides what a method becomes and how it is judged."""
+    """Everything in a recipe that determines the weights of a method and how they are validated."""
     parts = {name: json_table(recipe.table()["methods"][name]) for name in _chain(recipe, method)}
     models = {name: json_table(recipe.model_of(name)) for name in parts}
     judged = {"validate": json_table(recipe.validate), "data": table_of(recipe.data)}
@@ -197,15 +192,15 @@ def _trained(recipe: Recipe, method: str) -> dict[str, Any]:
 
 
 def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
-    """The method and those it starts from."""
+    """The method and the methods whose weights it starts from."""
     while method is not None and method in recipe.methods:
         yield method
         method = recipe.methods[method].train.init_from
 
 
 def run(sweep: Sweep, session: Session) -> results.Sweep:
-    """Train what is missing, as one of possibly several processes, and write tables and page after every trial."""
-    trials = _opened(sweep, session)
+    """Run trials until all have ended, also in several processes; write the tables and the page after every trial."""
+    trials = _open(sweep, session)
     while True:
         task = trials.next(sweep.trials)
         result = _write(sweep, trials)
@@ -221,7 +216,7 @@ def run(sweep: Sweep, session: Session) -> results.Sweep:
     return result
 
 
-def _opened(sweep: Sweep, session: Session) -> Trials:
+def _open(sweep: Sweep, session: Session) -> Trials:
     folder = session.out / "sweep" / sweep.method
     folder.mkdir(parents=True, exist_ok=True)
     trials = Trials(folder, sweep.space, sweep.sampler, sweep.sampler_seed)
@@ -236,7 +231,7 @@ def _opened(sweep: Sweep, session: Session) -> Trials:
 
 
 def _attempt(sweep: Sweep, session: Session, trials: Trials, task: Task) -> None:
-    """Train one trial; an error is its result, except an error of the disk, which would fail every trial."""
+    """Train one trial; an error marks it as failed, but a disk error, which would fail every trial, is raised."""
     folder = trials.folder / "trials" / str(task.number)
     try:
         _train(sweep, session, folder, task)
@@ -248,30 +243,30 @@ def _attempt(sweep: Sweep, session: Session, trials: Trials, task: Task) -> None
         session.progress("training", 1, 1, f"trial {task.number} failed: {reason}")
         return
     model = folder_of(folder, sweep.method, sweep.seed)
-    _, kept = snapshot.read(model / "best.safetensors")
-    robust, clean = (Share(round(kept[name] * kept["samples"]), kept["samples"]) for name in ("robust", "clean"))
-    trials.done(task, robust, clean, kept["epoch"], read_json(model / "trained.json")["seconds"])
+    _, best = snapshot.read(model / "best.safetensors")
+    robust, clean = (Share(round(best[name] * best["samples"]), best["samples"]) for name in ("robust", "clean"))
+    trials.done(task, robust, clean, best["epoch"], read_json(model / "trained.json")["seconds"])
 
 
 def _train(sweep: Sweep, session: Session, folder: Path, task: Task) -> None:
-    def progress(what: str, done: int, total: int, words: str) -> None:
-        session.progress("training", done, total, ", ".join(filter(None, [f"trial {task.number}", words])))
+    def progress(what: str, done: int, total: int, message: str) -> None:
+        session.progress("training", done, total, ", ".join(filter(None, [f"trial {task.number}", message])))
 
     trial = replace(session, recipe=sweep.recipe_of(task.values), out=folder, progress=progress)
     Trained(trial).prepare(sweep.method, sweep.seed)
 
 
 def _write(sweep: Sweep, trials: Trials) -> results.Sweep:
-    with trials.lock:  # the last to finish a trial is the last to write
-        found = _results(sweep, trials)
-        write_sweep(trials.folder, found)
-    return found
+    with trials.lock:  # so that the newest results are written last
+        result = _results(sweep, trials)
+        write_sweep(trials.folder, result)
+    return result
 
 
 def _results(sweep: Sweep, trials: Trials) -> results.Sweep:
     recipe = sweep.recipe
     assert recipe.validate is not None  # a recipe with methods has a threat
-    found = results.Sweep(
+    result = results.Sweep(
         name=recipe.name,
         title=recipe.title,
         method=sweep.method,
@@ -287,6 +282,6 @@ def _results(sweep: Sweep, trials: Trials) -> results.Sweep:
         recipe=toml.dumps(recipe.table()),
         versions=versions() | {"optuna": version("optuna"), "commit": str(commit())},
     )
-    if found.best is None:
-        return found
-    return replace(found, command=sweep.command(found.best.values, trials.folder))
+    if result.best is None:
+        return result
+    return replace(result, command=sweep.command(result.best.values, trials.folder))

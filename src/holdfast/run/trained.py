@@ -1,4 +1,4 @@
-"""Models that the methods of a recipe train, as subjects."""
+"""Models trained by the methods of a recipe, as subjects."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from holdfast.crafting.arithmetic import arithmetic
 from holdfast.evaluation.subject import network
 from holdfast.recipes import kinds
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.attack import TransferPlan
+from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.records import snapshot
-from holdfast.records.stored import read_json
-from holdfast.run.attacked import under_attack
+from holdfast.records.files import read_json
+from holdfast.run.attack_measurements import attack_evaluation
 from holdfast.run.session import Evaluation, Session
 from holdfast.training.job import Job
 from holdfast.training.loop import train
@@ -60,11 +60,11 @@ class Trained:
         )
 
     def rehearse(self, chosen: Iterable[tuple[str, int]]) -> None:
-        """Compute the first loss of each method that is still to be trained, so that a bad setting is refused early."""
-        line = [(name, seed) for method, seed in chosen for name in (*self._starts(method), method)]
-        todo = {name: seed for name, seed in line if not self.job(name, seed).done}
-        for place, (method, seed) in enumerate(todo.items()):
-            self.session.progress("try each method", place, len(todo), method)
+        """Compute the first loss of each method that is not trained yet, so that bad settings are refused early."""
+        jobs = [(name, seed) for method, seed in chosen for name in (*self._starts(method), method)]
+        todo = {name: seed for name, seed in jobs if not self.job(name, seed).done}
+        for number, (method, seed) in enumerate(todo.items()):
+            self.session.progress("try each method", number, len(todo), method)
             try:
                 self._rehearse(method, seed)
             except (ValueError, KeyError, FileNotFoundError) as error:
@@ -77,26 +77,26 @@ class Trained:
 
     def _rehearse(self, method: str, seed: int) -> None:
         session, starts = self.session, self._starts(method)
-        waits = starts and not self.job(starts[-1], seed).done
-        start = session.recipe.model_of(starts[-1]) if waits else None
+        untrained = starts and not self.job(starts[-1], seed).done
+        start = session.recipe.model_of(starts[-1]) if untrained else None
         with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
             rehearse(self.job(method, seed), session.training_data, session.fabric, start)
 
     def _starts(self, method: str) -> list[str]:
-        """The methods that one starts from, in the order of training."""
+        """The methods that must be trained before this one, which starts from their weights, in order of training."""
         methods = self.session.recipe.methods
         start = methods[method].train.init_from
         return [] if start is None or start not in methods else [*self._starts(start), start]
 
     def prepare(self, method: str, seed: int) -> None:
-        """Train one model unless it is there; a model it starts from is trained first."""
+        """Train one model unless it is trained; a model that it starts from is trained first."""
         session, job = self.session, self.job(method, seed)
         if starts := self._starts(method):
             self.prepare(starts[-1], seed)
         what = f"train {method}, seed {seed}"
 
-        def tick(done: int, total: int, words: str) -> None:
-            session.progress(what, done, total, words)
+        def tick(done: int, total: int, message: str) -> None:
+            session.progress(what, done, total, message)
 
         train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic, session.recipe.crafting)
 
@@ -106,7 +106,7 @@ class Trained:
         if not job.done:
             raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
         data = session.training_data
-        job.check(data)  # records must not name settings that the weights were not trained with
+        job.check(data)  # records must name the settings that the weights were trained with
         path = job.folder / f"{session.recipe.evaluate.weights}.safetensors"
         tensors, _ = snapshot.read(path)
         digest = snapshot.digest(tensors)
@@ -117,7 +117,7 @@ class Trained:
         return session.fabric.to_device(model).eval(), digest
 
     def evaluations(self, method: str, seed: int) -> Iterator[Evaluation]:
-        """The trained model under the attacks of the recipe."""
+        """The evaluation of a trained model: the attacks of the recipe."""
         session, folder = self.session, folder_of(self.session.out, method, seed)
         model, digest = self.model(method, seed)
         weights = {"kept": session.recipe.evaluate.weights, "digest": digest}
@@ -126,14 +126,14 @@ class Trained:
         facts["training"] = trained
         subject = network(model, name=method, seed=seed, digest=digest, folder=folder, facts=facts)
         attacks = {name: self.attack(name, method, seed) for name in session.recipe.attacks}
-        yield under_attack(session, subject, attacks)
+        yield attack_evaluation(session, subject, attacks)
 
     def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
-        """An attack of the recipe on one model, with the settings that go into its records."""
-        seeds, plan = self.session.recipe.seeds, self.session.recipe.attacks[name]
-        settings = json_table(plan)
-        if not isinstance(plan, TransferPlan):
-            return plan, settings
+        """An attack of the recipe on one model, with the settings that are stored in its records."""
+        seeds, config = self.session.recipe.seeds, self.session.recipe.attacks[name]
+        settings = json_table(config)
+        if not isinstance(config, TransferConfig):
+            return config, settings
         other = seeds[(seeds.index(seed) + 1) % len(seeds)]
-        model, digest = self.model(method if plan.source == "self" else plan.source, other)
-        return Transfer(source=model, attack=plan.attack), {**settings, "weights": digest}
+        model, digest = self.model(method if config.source == "self" else config.source, other)
+        return Transfer(source=model, attack=config.attack), {**settings, "weights": digest}

@@ -1,8 +1,8 @@
-"""The trials of a sweep: drawn by Optuna (Akiba et al. 2019), kept in its journal, shared by processes.
+"""The trials of a sweep: sampled by Optuna (Akiba et al. 2019), stored in its journal, shared by processes.
 
-The journal is a file of JSON lines that is only appended to: nothing in it is unpickled, and no reader waits for a
-writer or fails with a locked database, as with SQLite. One file lock orders the writers, and one per trial says who
-works on it; the system frees both when a process ends, however it ends.
+The journal is an append-only file of JSON lines: nothing in it is unpickled, and readers never wait for a writer or
+fail with a locked database, as with SQLite. One file lock orders the writers, and one lock per trial marks the process
+that works on it. The operating system releases both when a process ends, even if it is killed.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A trial that this process alone works on until it lets go of the claim."""
+    """A trial that this process works on, exclusively until it releases the claim."""
 
     trial: "optuna.Trial"
     values: dict[str, Value]
@@ -31,7 +31,7 @@ class Task:
 
     @property
     def number(self) -> int:
-        """Its number in the sweep, from 0."""
+        """The number of the trial in the sweep, from 0."""
         return self.trial.number
 
 
@@ -45,7 +45,7 @@ class Trials:
         self.folder, self.space, self.sampler, self.seed = folder, space, sampler, seed
         self.lock = FileLock(folder / "journal.lock")
         journal = self._optuna.storages.journal
-        backend = journal.JournalFileBackend(str(self._path), lock_obj=cast(Any, _Order(self.lock, self._path)))
+        backend = journal.JournalFileBackend(str(self._path), lock_obj=cast(Any, _JournalLock(self.lock, self._path)))
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         try:
             with self.lock:
@@ -63,31 +63,31 @@ class Trials:
         return self.folder / "journal.log"
 
     def next(self, limit: int) -> Task | None:
-        """A trial that a stopped process left, else a new one while there are fewer than ``limit``; else None."""
+        """An unfinished trial of a stopped process, or a new one if there are fewer than ``limit``, or None."""
         with self.lock:
             trials = self.study.get_trials(deepcopy=False)
-            for left in trials:
-                if left.state == self._optuna.trial.TrialState.RUNNING and (task := self._taken(left)):
+            for trial in trials:
+                if trial.state == self._optuna.trial.TrialState.RUNNING and (task := self._resume(trial)):
                     return task
             for number in range(len(trials), limit):
                 self.study.sampler = self._sampler(number)
-                if (task := self._drawn(self.study.ask())) is not None:
+                if (task := self._start(self.study.ask())) is not None:
                     return task
         return None
 
-    def _taken(self, left: "optuna.trial.FrozenTrial") -> Task | None:
-        """The claim on a trial whose process is gone; what that process had not drawn yet is drawn now."""
-        claim = self._claim(left.number)
+    def _resume(self, stopped: "optuna.trial.FrozenTrial") -> Task | None:
+        """Claim a trial unless its process still runs; values that were not sampled yet are sampled now."""
+        claim = self._claim(stopped.number)
         if claim is None:
             return None
-        self.study.sampler = self._sampler(left.number)
-        trial = self._optuna.trial.Trial(self.study, left._trial_id)
+        self.study.sampler = self._sampler(stopped.number)
+        trial = self._optuna.trial.Trial(self.study, stopped._trial_id)
         return Task(trial, {key: _draw(trial, key, axis) for key, axis in self.space.items()}, claim)
 
-    def _drawn(self, trial: "optuna.Trial") -> Task | None:
-        """The values of a new trial; one that is like an earlier one would end like it and is not run."""
+    def _start(self, trial: "optuna.Trial") -> Task | None:
+        """Claim a new trial and sample its values; None if an earlier trial has the same values."""
         claim = self._claim(trial.number)
-        assert claim is not None  # the number is new and only the holder of the lock gives numbers
+        assert claim is not None  # the number is new, and numbers are assigned under the lock
         values = {key: _draw(trial, key, axis) for key, axis in self.space.items()}
         earlier = self.study.get_trials(deepcopy=False)[: trial.number]
         same = next((other.number for other in earlier if other.params == values), None)
@@ -101,9 +101,9 @@ class Trials:
     def _claim(self, number: int) -> "FileLock | None":
         from filelock import FileLock, Timeout
 
-        place = self.folder / "trials" / str(number)
-        place.mkdir(parents=True, exist_ok=True)
-        claim = FileLock(place / "claim.lock", blocking=False)
+        folder = self.folder / "trials" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        claim = FileLock(folder / "claim.lock", blocking=False)
         try:
             claim.acquire()
         except Timeout:
@@ -111,19 +111,21 @@ class Trials:
         return claim
 
     def done(self, task: Task, robust: Share, clean: Share, epoch: int, seconds: float) -> None:
-        """Store the result of a trial: its accuracy on validation samples at the epoch that training kept."""
+        """Store the result of a trial: its accuracy on validation samples at the selected epoch."""
         counts = {"robust": robust.successes, "clean": clean.successes, "samples": robust.n}
         task.trial.set_user_attr("result", counts | {"epoch": epoch, "seconds": seconds})
         self._tell(task.trial, robust.value)
 
     def failed(self, task: Task, reason: str) -> None:
-        """Note why a trial could not be finished."""
+        """Store why a trial failed."""
         task.trial.set_user_attr("reason", reason)
         self._tell(task.trial, state=self._optuna.trial.TrialState.FAIL)
 
     def _tell(self, trial: "optuna.Trial", value: float | None = None, state: Any = None) -> None:
-        with self.lock:  # so that nobody who sees the trial running finds its claim free
-            self.study.sampler = self._optuna.samplers.RandomSampler()  # a grid's would stop a loop that is not there
+        with self.lock:  # otherwise another process could find the trial running and its claim free
+            self.study.sampler = (
+                self._optuna.samplers.RandomSampler()
+            )  # GridSampler would try to stop study.optimize, which is not used
             self.study.tell(trial, value, state)
 
     def known(self) -> list[Trial]:
@@ -131,7 +133,7 @@ class Trials:
         return [_read(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
-        """What draws the trial of this number: seeded by it, so no two draw alike and a stop changes nothing."""
+        """The sampler of a trial, seeded by its number, so that trials differ and resuming does not change them."""
         samplers, seed = self._optuna.samplers, Rng(self.seed).fork("sweep").fork(number).seed % 2**32
         if self.sampler == "grid":
             points = {key: axis.listed or () for key, axis in self.space.items()}
@@ -145,19 +147,19 @@ _STATES = {"COMPLETE": DONE, "FAIL": FAILED, "PRUNED": SAME}
 
 
 def _read(trial: "optuna.trial.FrozenTrial") -> Trial:
-    """A trial as the journal has it."""
+    """A trial as stored in the journal."""
     state, attributes = _STATES.get(trial.state.name, RUNNING), trial.user_attrs
     reason = str(attributes.get("reason", "")) if state in (FAILED, SAME) else ""
-    read = Trial(number=trial.number, state=state, values=dict(trial.params), reason=reason)
+    unfinished = Trial(number=trial.number, state=state, values=dict(trial.params), reason=reason)
     if state != DONE:
-        return read
+        return unfinished
     result = attributes["result"]
     robust, clean = (Share(result[name], result["samples"]) for name in ("robust", "clean"))
-    return replace(read, robust=robust, clean=clean, epoch=result["epoch"], seconds=result["seconds"])
+    return replace(unfinished, robust=robust, clean=clean, epoch=result["epoch"], seconds=result["seconds"])
 
 
 def library() -> ModuleType:
-    """Optuna, or one sentence that says how to get it."""
+    """Import Optuna; if it is not installed, the error says how to install it."""
     try:
         import optuna
     except ImportError as error:
@@ -175,8 +177,8 @@ def _draw(trial: "optuna.Trial", key: str, axis: Axis) -> Value:
     return trial.suggest_float(key, axis.low, axis.high, log=axis.log)
 
 
-class _Order:
-    """The lock that Optuna takes to append: ours, which the system frees, and a line cut off by a kill goes first."""
+class _JournalLock:
+    """The lock that Optuna holds while it appends to the journal; acquiring it removes an incomplete last line."""
 
     def __init__(self, lock: "FileLock", path: Path) -> None:
         self._lock, self._path = lock, path

@@ -22,10 +22,10 @@ class Batches:
         self.positives = Positives(split.y, seed) if needs.positive else None
         self.pool = Pool(len(split), needs.pool, seed) if needs.pool else None
         self.rng = Rng(seed).fork("augment")
-        self._take("batch", 0, torch.arange(1))  # augmentation that does not fit the data is refused here
+        self._take("batch", 0, torch.arange(1))  # raises if the augmentation does not fit the data
 
     def batch(self, step: int, which: Tensor) -> Batch:
-        """The batch of these positions; ``step`` decides its pool and how its images are augmented."""
+        """The batch of the samples at these positions; its pool and its augmentation depend on ``step``."""
         batch = self._take("batch", step, which)
         positive = pool = None
         if self.positives is not None:
@@ -35,21 +35,21 @@ class Batches:
         return Batch(batch.x, batch.y, batch.index, positive, pool)
 
     def images(self, step: int, which: Tensor) -> Tensor:
-        """The images alone of the batch that this step has."""
+        """Only the images of the batch, augmented as in this step."""
         return self._take("batch", step, which).x
 
     def _take(self, role: str, step: int, which: Tensor) -> Batch:
-        """Samples as they are seen in this role at this step; keyed by sample, so their neighbours change nothing."""
+        """Samples augmented for a role and step; random numbers are keyed by sample, not by its place in the batch."""
         batch = self.split.batch(which, self.device)
         x = self.augment(batch.x, self.rng.fork(role).fork(step).at(batch.index))
         return Batch(x, batch.y, batch.index)
 
     def state(self) -> dict[str, Tensor]:
-        """The sampler's memory as tensors."""
+        """The state of the sampler as tensors."""
         state = {} if self.positives is None else self.positives.state()
         return {name: torch.as_tensor(value) for name, value in state.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a stored state."""
+        """Restore a stored state."""
         if self.positives is not None:
             self.positives.restore(state)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: several state dictionaries in one file, told apart by a prefix."""
+"""The tensors of a checkpoint: several state dictionaries in one file, each with a prefix."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def optimizer_tensors(optimizer: Optimizer) -> Tensors:
-    """The state of an optimizer as named tensors; its settings come from the recipe."""
+    """The state of an optimizer as named tensors, without its settings, which the recipe holds."""
     state = optimizer.state_dict()["state"]
     return {f"{key}/{name}": torch.as_tensor(value) for key, values in state.items() for name, value in values.items()}
 

@@ -1,4 +1,4 @@
-"""A training job: everything that decides the weights of one model, and the folder it is stored in."""
+"""A training job: everything that determines the weights of one model, and the folder it is stored in."""
 
 import json
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Any, cast
 from holdfast.contracts import Attack
 from holdfast.data import DataSet
 from holdfast.recipes.build import table_of
-from holdfast.recipes.model import ModelPlan
+from holdfast.recipes.model import ModelConfig
 from holdfast.recipes.schema import Entry
 from holdfast.recipes.stored import read_job
 from holdfast.records import snapshot
 from holdfast.records.atomic import write_text
-from holdfast.records.stored import read_json
+from holdfast.records.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One model to train: everything that decides its weights, and the folder it lives in."""
+    """One model to train: its method and settings, seed, initial weights and folder."""
 
     entry: Entry
-    model: ModelPlan
+    model: ModelConfig
     validate: Attack
     seed: int
     folder: Path
@@ -29,25 +29,25 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether training has ended."""
+        """True if training has ended."""
         return (self.folder / "trained.json").is_file()
 
     def table(self, data: DataSet) -> dict[str, Any]:
-        """What identifies the job: a folder that holds another one is not continued."""
+        """The settings that identify the job; a folder that holds another job is not continued."""
         start = None if self.init_from is None else snapshot.digest(snapshot.read(self.init_from)[0])
         rest = {"model": table_of(self.model), "validate": table_of(self.validate), "seed": self.seed}
         return cast(dict[str, Any], table_of(self.entry)) | rest | {"data": data.digest, "init_from": start}
 
     def check(self, data: DataSet) -> str:
         """Refuse a folder that holds another job; returns the text that identifies this one."""
-        path, here = self.folder / "job.json", self.table(data)
-        text = json.dumps(here, indent=1, sort_keys=True) + "\n"
-        if not _same(path, text, here) if path.is_file() else self.done:
+        path, table = self.folder / "job.json", self.table(data)
+        text = json.dumps(table, indent=1, sort_keys=True) + "\n"
+        if not _same(path, text, table) if path.is_file() else self.done:
             raise ValueError(f"{self.folder} holds a model of other settings; choose another --out or remove it")
         return text
 
     def claim(self, data: DataSet) -> None:
-        """Take the folder for this job and remove what a killed process left: half-written files, an old checkpoint."""
+        """Claim the folder for this job; remove the partial files and the old checkpoint of a killed process."""
         text = self.check(data)
         self.folder.mkdir(parents=True, exist_ok=True)
         for partial in self.folder.glob(".*.part"):
@@ -59,7 +59,7 @@ class Job:
 
 
 def _same(path: Path, text: str, table: dict[str, Any]) -> bool:
-    """Whether a file holds this job, written by this version or by an earlier one with other options."""
+    """True if a file holds this job, written by this version or by an earlier one with other options."""
     if path.read_text(encoding="utf-8") == text:
         return True
     stored = read_json(path)

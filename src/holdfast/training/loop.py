@@ -1,4 +1,4 @@
-"""The training loop: flat and visible, and the same bits however often it is interrupted."""
+"""The training loop; an interrupted run resumes and ends with bit-identical weights."""
 
 import json
 import time
@@ -37,80 +37,80 @@ SAVE_EVERY = 500  # steps between checkpoints; each epoch ends with one anyway
 
 
 Tick = Callable[[int, int, str], None]
-"""Called with (steps done, steps in all, a short message) after every step."""
+"""Called with (steps done, total steps, a short message) after every step."""
 
 
 class Trainer:
-    """What a training step is computed with: the model, the method, the optimizer and the batches of a job."""
+    """The model, the method, the optimizer and the batches of a job."""
 
     def __init__(self, job: Job, data: DataSet, fabric: Fabric) -> None:
-        plan = job.entry.train
+        config = job.entry.train
         self.job, self.rng = job, Rng(job.seed)
-        self.method = deepcopy(job.entry.method)  # parameters of its own belong to this run alone
+        self.method = deepcopy(job.entry.method)  # its parameters must not be shared between runs
         self.net = build_model(job.model, data.shape, len(data.classes), job.seed)
-        self.batches = Batches(data.train, plan.batch, self.method.needs, job.seed, fabric.device, plan.augment)
+        self.batches = Batches(data.train, config.batch, self.method.needs, job.seed, fabric.device, config.augment)
         self.steps = self.batches.order.steps
-        self.total = plan.epochs * self.steps
+        self.total = config.epochs * self.steps
         if not job.done:
-            check_schedule(plan, self.steps)
-            check_precision(plan, fabric.device)
+            check_schedule(config, self.steps)
+            check_precision(config, fabric.device)
         if isinstance(self.method, nn.Module):
             fabric.to_device(self.method)
-        self.bare = build_optimizer(plan.optimizer, self.net, self.method)
-        self.precision = Precision(plan, self.net, self.method, fabric.device)
-        self.model, self.optimizer = fabric.setup(self.precision.model, self.bare)
+        self.torch_optimizer = build_optimizer(config.optimizer, self.net, self.method)
+        self.precision = Precision(config, self.net, self.method, fabric.device)
+        self.model, self.optimizer = fabric.setup(self.precision.model, self.torch_optimizer)
         self.model.mark_forward_method("outputs")
 
     def start(self, weights: snapshot.Tensors | None = None) -> None:
-        """Put in what training starts from: the file that the job names, or these weights where it is not there yet."""
+        """Load the initial weights: from the file that the job names, or from ``weights`` if it does not exist yet."""
         path = self.job.init_from
         if path is not None:
             snapshot.load_weights(self.net, snapshot.read(path)[0] if weights is None else weights, path)
 
     def seed(self) -> None:
-        """Seed torch's own generator, which some models draw from."""
+        """Seed torch's global generator, which e.g. dropout uses."""
         torch.manual_seed(self.rng.fork("torch").seed)
 
     def terms(self, step: int, which: Tensor) -> Terms:
-        """What the method computes in this step, on these samples."""
+        """The loss terms of the method in this step, on these samples."""
         self.model.train()
         batch = self.batches.batch(step, which)
-        ask = partial(self.method, self.model, batch, progress=step / self.total, rng=self.rng.fork(step))
-        return self.precision.terms(step, ask)
+        compute = partial(self.method, self.model, batch, progress=step / self.total, rng=self.rng.fork(step))
+        return self.precision.terms(step, compute)
 
 
 def train(
     job: Job, data: DataSet, fabric: Fabric, tick: Tick, arithmetic: Arithmetic = "auto", crafting: Mode = "auto"
 ) -> None:
-    """Train one model, or go on where an earlier call was stopped; the result is the same bits either way.
+    """Train one model, or resume where an earlier call stopped; the weights are bit-identical either way.
 
-    ``arithmetic`` is the precision of crafting, a choice by timing is made once and stored with the model; with
+    ``arithmetic`` is the precision of crafting; a choice by timing is made once and stored with the model. With
     ``crafting="module"`` attacks call the model itself.
     """
     trainer = Trainer(job, data, fabric)
     trainer.start()
-    job.claim(data)  # only now: what cannot be built must not take the folder
+    job.claim(data)  # only now: a job that cannot be built must not claim the folder
     if not job.done:
         with crafting_with(arithmetic, crafting, fabric.device, job.folder):
             _train(trainer, data, fabric, tick)
 
 
 def _train(trainer: Trainer, data: DataSet, fabric: Fabric, tick: Tick) -> None:
-    plan, steps, total, optimizer = trainer.job.entry.train, trainer.steps, trainer.total, trainer.optimizer
+    config, steps, total, optimizer = trainer.job.entry.train, trainer.steps, trainer.total, trainer.optimizer
     run = _State(trainer)
     run.resume()
-    schedule = scheduled(plan, trainer.bare, steps, run.step)
+    schedule = scheduled(config, trainer.torch_optimizer, steps, run.step)
     while not run.ended:
-        epoch, place = divmod(run.step, steps)
-        for which in trainer.batches.order.epoch(epoch)[place:]:
+        epoch, done = divmod(run.step, steps)
+        for which in trainer.batches.order.epoch(epoch)[done:]:
             started = time.perf_counter()
             terms = trainer.terms(run.step, which)
-            if problem := broken(terms, run.step):
+            if problem := nonfinite(terms, run.step):
                 raise FloatingPointError(f"{problem}; try a smaller learning rate or a longer eps warm-up")
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(terms.total)
-            if plan.clip_norm is not None:
-                _clip(fabric, trainer.model, optimizer, plan.clip_norm, run.step)
+            if config.clip_norm is not None:
+                _clip(fabric, trainer.model, optimizer, config.clip_norm, run.step)
             optimizer.step()
             run.average.after_step()
             run.step += 1
@@ -125,18 +125,18 @@ def _train(trainer: Trainer, data: DataSet, fabric: Fabric, tick: Tick) -> None:
             run.seconds += time.perf_counter() - started
             if run.step % steps == 0 or run.step % SAVE_EVERY == 0:
                 run.save()
-            tick(run.step, run.step if run.ended else total, run.words)
+            tick(run.step, run.step if run.ended else total, run.message)
     run.finish()
 
 
 class _State:
-    """What changes during training, its log and its files."""
+    """The state of training, its log and its files."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.job, self.net, self.optimizer, self.batches = trainer.job, trainer.net, trainer.optimizer, trainer.batches
-        # the others have nothing to remember
+        # a method that is not a module has no state
         self.method = trainer.method if isinstance(trainer.method, nn.Module) else nn.Module()
-        self.step, self.seconds, self.best, self.best_epoch, self.words = 0, 0.0, -1.0, 0, ""
+        self.step, self.seconds, self.best, self.best_epoch, self.message = 0, 0.0, -1.0, 0, ""
         self.cost, self.makers = Cost(), [maker()]
         self.average, self.precision = Average(self.job.entry.train, self.net, self.batches), trainer.precision
         self.lines: list[str] = []
@@ -144,15 +144,15 @@ class _State:
 
     @property
     def ended(self) -> str:
-        """Why training is over, by nothing but what a checkpoint holds; empty while it is not."""
-        plan, (epoch, place) = self.job.entry.train, divmod(self.step, self.batches.order.steps)
-        if epoch >= plan.epochs:
+        """Why training has ended, empty while it has not; depends only on what a checkpoint holds."""
+        config, (epoch, done) = self.job.entry.train, divmod(self.step, self.batches.order.steps)
+        if epoch >= config.epochs:
             return "epochs"
-        waited = 0 if place else epoch - max(self.best_epoch, plan.passed_over)
-        return "patience" if plan.patience is not None and waited >= plan.patience else ""
+        waited = 0 if done else epoch - max(self.best_epoch, config.skipped_epochs)
+        return "patience" if config.patience is not None and waited >= config.patience else ""
 
     def resume(self) -> None:
-        """Go on from the last checkpoint, if there is one; what was logged after it is forgotten."""
+        """Load the last checkpoint, if there is one; log lines after it are dropped."""
         path = self.job.folder / "checkpoint.safetensors"
         if path.is_file():
             tensors, facts = snapshot.read(path)
@@ -166,14 +166,14 @@ class _State:
             self.batches.restore(checkpoint.under("sampler", tensors))
             set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
-            self.best, self.best_epoch, self.words = facts["best"], facts["best_epoch"], facts["words"]
+            self.best, self.best_epoch, self.message = facts["best"], facts["best_epoch"], facts["message"]
             self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
             self.precision.fall_back(facts["float32_from"])
             self.makers = distinct([*facts["made"], *self.makers])
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:
-        """A snapshot from which the run goes on as if never stopped."""
+        """Write a checkpoint from which the run resumes."""
         tensors = checkpoint.prefixed("model", self.net.state_dict())
         tensors |= checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
         tensors |= checkpoint.prefixed("method", self.method.state_dict())
@@ -181,12 +181,12 @@ class _State:
             tensors |= checkpoint.prefixed("average", self.average.model.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
         tensors |= checkpoint.prefixed("generator", generators())
-        facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "words", "lines")}
+        facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "message", "lines")}
         facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from, "made": self.makers}
         snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
-        """One line of the log."""
+        """Append a line to the log."""
         numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in scalars.items()}
         row = {"step": self.step, "epoch": epoch, "split": split} | numbers
         self.lines.append(json.dumps(row) + "\n")
@@ -194,26 +194,28 @@ class _State:
             file.write(self.lines[-1])
 
     def validate(self, split: Split, epoch: int, device: torch.device) -> None:
-        """Clean and robust accuracy on validation samples; the best model so far is kept."""
-        some = split.take(torch.arange(min(len(split), self.job.entry.train.validate_samples)))
+        """Measure clean and robust accuracy on validation samples; save the weights if they are the best so far."""
+        samples = split.take(torch.arange(min(len(split), self.job.entry.train.validate_samples)))
         clean, robust = accuracy(
-            self.average.kept, some, self.job.validate, device, Rng(self.job.seed).fork("validate")
+            self.average.current, samples, self.job.validate, device, Rng(self.job.seed).fork("validate")
         )
         self.log("valid", epoch, {"clean": clean, "robust": robust})
-        self.words = f"epoch {epoch}: validation {clean:.1%} clean, {robust:.1%} under attack"
+        self.message = f"epoch {epoch}: validation {clean:.1%} clean, {robust:.1%} under attack"
         reached = robust if self.job.entry.train.select == "robust" else clean
-        if reached > self.best and epoch > self.job.entry.train.passed_over:
+        if reached > self.best and epoch > self.job.entry.train.skipped_epochs:
             self.best, self.best_epoch = reached, epoch
-            facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(some)}
-            snapshot.write(self.job.folder / "best.safetensors", self.average.kept.state_dict(), facts)
+            facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(samples)}
+            snapshot.write(self.job.folder / "best.safetensors", self.average.current.state_dict(), facts)
 
     def finish(self) -> None:
-        """Keep the last weights too, and say that training has ended."""
+        """Save the last weights and write trained.json, which marks the end of training."""
         folder, epochs = self.job.folder, self.step // self.batches.order.steps
-        write_text(folder / "metrics.jsonl", "".join(self.lines))  # lines were appended, which a power failure may lose
-        snapshot.write(folder / "last.safetensors", self.average.kept.state_dict(), {"epoch": epochs})
-        if proxies := self.method.state_dict():  # what the method learned beside the model
-            snapshot.write(folder / "method.safetensors", proxies, {"epoch": epochs})
+        write_text(
+            folder / "metrics.jsonl", "".join(self.lines)
+        )  # appended lines may be lost in a power failure; this write is synced
+        snapshot.write(folder / "last.safetensors", self.average.current.state_dict(), {"epoch": epochs})
+        if learned := self.method.state_dict():  # parameters of the method itself
+            snapshot.write(folder / "method.safetensors", learned, {"epoch": epochs})
         facts = {
             "steps": self.step,
             "epochs": epochs,
@@ -224,21 +226,21 @@ class _State:
         facts |= {"seconds": self.seconds, **asdict(self.cost), "made": self.makers}
         if self.precision.mixed is not None:
             facts["float32_from"] = self.precision.float32_from
-        kept = {name: snapshot.digest(snapshot.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")}
-        write_text(folder / "trained.json", json.dumps(facts | {"weights": kept}, indent=1) + "\n")
+        digests = {name: snapshot.digest(snapshot.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")}
+        write_text(folder / "trained.json", json.dumps(facts | {"weights": digests}, indent=1) + "\n")
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
 
-def broken(terms: Terms, step: int) -> str:
-    """What is wrong with a loss that is not finite; nothing if it is."""
+def nonfinite(terms: Terms, step: int) -> str:
+    """Describes a loss that is not finite; empty if it is finite."""
     if torch.isfinite(terms.total):
         return ""
     bad = [name for name, value in terms.parts.items() if not torch.isfinite(value)]
     return f"the loss is {terms.total.item():g} at step {step} (term {', '.join(bad) or 'total'})"
 
 
-def _clip(fabric: Fabric, model: Any, optimizer: Any, longest: float, step: int) -> None:
-    """Shorten the gradient of everything the optimizer trains, the method's own parameters too."""
-    length = fabric.clip_gradients(model, optimizer, max_norm=longest, error_if_nonfinite=False)
-    if length is None or not torch.isfinite(length):  # before the step: the weights stay good
+def _clip(fabric: Fabric, model: Any, optimizer: Any, max_norm: float, step: int) -> None:
+    """Clip the norm of the gradient of all trained parameters, including those of the method."""
+    length = fabric.clip_gradients(model, optimizer, max_norm=max_norm, error_if_nonfinite=False)
+    if length is None or not torch.isfinite(length):  # raised before the step, so that the weights stay finite
         raise FloatingPointError(f"the gradient has length {length} at step {step}; try a smaller learning rate")

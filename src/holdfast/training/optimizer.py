@@ -4,17 +4,17 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from holdfast.contracts import Method
-from holdfast.recipes.train import OptimizerPlan
+from holdfast.recipes.train import OptimizerConfig
 
 
-def build_optimizer(plan: OptimizerPlan, model: nn.Module, method: Method) -> Optimizer:
+def build_optimizer(config: OptimizerConfig, model: nn.Module, method: Method) -> Optimizer:
     """The optimizer over the model's parameters and the method's own, with weight decay on kernels only."""
     modules = [model, method] if isinstance(method, nn.Module) else [model]
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": plan.weight_decay},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    if plan.name == "sgd":
-        return SGD(groups, lr=plan.lr, momentum=plan.momentum, fused=True)
-    return (Adam if plan.name == "adam" else AdamW)(groups, lr=plan.lr, fused=True)
+    if config.name == "sgd":
+        return SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
+    return (Adam if config.name == "adam" else AdamW)(groups, lr=config.lr, fused=True)

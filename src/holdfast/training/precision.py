@@ -1,4 +1,4 @@
-"""The precision of training: bfloat16 for as long as losses are finite, if it is asked for."""
+"""Mixed-precision training in bfloat16, with a fallback to float32 when a loss is not finite."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,37 +9,37 @@ from torch import nn
 from holdfast.contracts import Method, Terms
 from holdfast.crafting.arithmetic import arithmetic, chosen
 from holdfast.models.mixed import Mixed
-from holdfast.recipes.train import TrainPlan
+from holdfast.recipes.train import TrainConfig
 from holdfast.training.generators import generators, set_generators
 
 
-def check_precision(plan: TrainPlan, device: torch.device) -> None:
-    """Refuse bfloat16 where a trial of it died, as crafting does."""
-    if plan.precision == "bf16-mixed":
+def check_precision(config: TrainConfig, device: torch.device) -> None:
+    """Refuse bfloat16 on processors that cannot compute it, as crafting does."""
+    if config.precision == "bf16-mixed":
         with arithmetic("bfloat16"):
             chosen(device)
 
 
 class Precision:
-    """The network as methods are to see it, and the step from which bfloat16 was given up."""
+    """The network in the precision of training, and the step from which it computes in float32 again."""
 
-    def __init__(self, plan: TrainPlan, net: nn.Module, method: Method, device: torch.device) -> None:
-        self.mixed = Mixed(net, device) if plan.precision == "bf16-mixed" else None
+    def __init__(self, config: TrainConfig, net: nn.Module, method: Method, device: torch.device) -> None:
+        self.mixed = Mixed(net, device) if config.precision == "bf16-mixed" else None
         self.model: nn.Module = net if self.mixed is None else self.mixed
         self.float32_from: int | None = None
-        self._remembered = [net, method] if isinstance(method, nn.Module) else [net]
+        self._modules = [net, method] if isinstance(method, nn.Module) else [net]
 
     def fall_back(self, step: int | None) -> None:
-        """Compute in float32 from this step on; None: not yet."""
+        """Compute in float32 from this step on; None: stay in bfloat16."""
         self.float32_from = step
         if self.mixed is not None:
             self.mixed.lowered = step is None
 
     def terms(self, step: int, compute: Callable[[], Terms]) -> Terms:
-        """What a method computes; again in float32, as if for the first time, if the loss is not finite."""
+        """The result of ``compute``; if its loss is not finite, everything is reset and computed in float32."""
         if self.mixed is None or not self.mixed.lowered:
             return compute()
-        states, buffers = generators(), [b for module in self._remembered for b in module.buffers()]
+        states, buffers = generators(), [b for module in self._modules for b in module.buffers()]
         before = [buffer.clone() for buffer in buffers]
         terms = compute()
         if torch.isfinite(terms.total):

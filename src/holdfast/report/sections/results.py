@@ -85,7 +85,7 @@ def _settings(attack: AttackFacts) -> str:
 
 
 def _clean(records: Records) -> Share:
-    return Share.of(records.right)
+    return Share.of(records.correct)
 
 
 def _under(name: str, eps: float) -> Measure:

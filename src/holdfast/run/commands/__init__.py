@@ -1,1 +1,1 @@
-"""One file for each command. A command imports the engine when it runs, so that --help does not wait for it."""
+"""One file per command. Commands import torch and the engine only when they run, so that --help is fast."""

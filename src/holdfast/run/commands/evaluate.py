@@ -59,12 +59,12 @@ def evaluate(
     from holdfast.run import own_recipe, study
     from holdfast.run.report import write_report
 
-    asked: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
-    asked |= {"threat": threat, "attack": attack, "samples": samples}
-    asked |= {"arithmetic": arithmetic, "crafting": crafting}
-    check_subject(recipe, model, {"method": method, "set": changes}, asked)
+    options: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
+    options |= {"threat": threat, "attack": attack, "samples": samples}
+    options |= {"arithmetic": arithmetic, "crafting": crafting}
+    check_subject(recipe, model, {"method": method, "set": changes}, options)
     if model is not None:
-        loaded = own_recipe.read(model, **asked, seed=seed)
+        loaded = own_recipe.read(model, **options, seed=seed)
         chosen = study.rows(loaded)
     else:
         loaded = schema.load(str(recipe), changes)

@@ -1,4 +1,4 @@
-"""`holdfast list`: what recipes can name, with a sentence on each."""
+"""`holdfast list`: everything that recipes can name, with one sentence each."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from holdfast.recipes import kinds, source, toml
 from holdfast.recipes.certify import learners
 
 Listing = list[tuple[str, str]]
-"""Names, each with a sentence."""
+"""Names, each with one sentence."""
 
 
 def list_(
@@ -26,8 +26,8 @@ def list_(
     if kind not in KINDS:
         raise ValueError(unknown(f"kind {kind!r}", kind, KINDS))
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, words in KINDS[kind]():
-        table.add_row(f"[bold]{escape(name)}[/bold]", escape(words))
+    for name, sentence in KINDS[kind]():
+        table.add_row(f"[bold]{escape(name)}[/bold]", escape(sentence))
     Console().print(table)
 
 
@@ -36,8 +36,8 @@ def _classes(kind: str) -> Listing:
 
 
 def _parts(kind: str) -> Listing:
-    """The classes of a part of models, with the defaults of their options, which `holdfast show` leaves out."""
-    return [(name, f"{words}{_options(kinds.member(kind, name))}") for name, words in _classes(kind)]
+    """Encoders or heads with the defaults of their options, which `holdfast show` omits."""
+    return [(name, f"{sentence}{_options(kinds.member(kind, name))}") for name, sentence in _classes(kind)]
 
 
 def _options(cls: type) -> str:

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, and what commands do with them."""
+"""Arguments and options that several commands share, their checks, and opening a session."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -102,7 +102,7 @@ Crafting = Annotated[
 
 
 def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, Any], of_model: dict[str, Any]) -> None:
-    """Refuse options that belong to the other of the two things that can be evaluated."""
+    """Refuse options of --model with a recipe, and options of recipes with --model."""
     if recipe is not None and model is not None:
         raise ValueError(f"the recipe {recipe!r} and --model {model} were given but one is evaluated; leave one out")
     if recipe is None and model is None:
@@ -115,7 +115,7 @@ def check_subject(recipe: str | None, model: str | None, of_recipe: dict[str, An
 
 
 def check_file(path: Path | None, option: str) -> None:
-    """Refuse a file that could not be written, before the work that it is for."""
+    """Refuse a file that could not be written before any work is done."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
         problem = "is a folder" if path.is_dir() else f"lies in {path.parent}, which does not exist"
         raise ValueError(f"{option} names {path}, which {problem}; name a file in a folder that exists")

@@ -1,4 +1,4 @@
-"""`holdfast report`: the page and the tables, again from the records."""
+"""`holdfast report`: writes the page again from stored records."""
 
 from holdfast.recipes import schema
 from holdfast.run.commands.options import Changes, Markdown, Out, Recipe, check_file, default_out

@@ -1,4 +1,4 @@
-"""`holdfast sweep`: many values of some keys, compared on validation samples."""
+"""`holdfast sweep`: a hyperparameter search, compared on validation samples."""
 
 from typing import Annotated
 
@@ -43,12 +43,12 @@ def sweep(
     from holdfast.report.sweep_page import text_sweep
     from holdfast.run import sweep as sweeps
 
-    asked = sweeps.read(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
-    asked = asked.called_with(data_dir, device)
+    wanted = sweeps.read(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
+    wanted = wanted.called_with(data_dir, device)
     with Progress() as progress:
-        session = open_session(asked.recipe, out, data_dir, device, progress)
-        found = sweeps.run(asked, session)
-    print(text_sweep(found))
-    print(f"report: {session.out / 'sweep' / asked.method / 'sweep.html'}")
-    if found.command:
-        print(f"train the best: {found.command}")
+        session = open_session(wanted.recipe, out, data_dir, device, progress)
+        result = sweeps.run(wanted, session)
+    print(text_sweep(result))
+    print(f"report: {session.out / 'sweep' / wanted.method / 'sweep.html'}")
+    if result.command:
+        print(f"train the best: {result.command}")

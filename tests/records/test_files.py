@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.records.stored import read_json, read_lines
+from holdfast.records.files import read_json, read_lines
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -10,33 +10,33 @@ from holdfast.recipes.schema import curve_name
 from holdfast.run.session import Evaluation, Session
 
 Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
-"""Attacks by name, each with the settings that go into records."""
+"""Attacks by name, each with the settings that are stored in records."""
 
 
-def under_attack(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
-    """The evaluation of a network: its clean prediction, the attacks of the recipe and its curve."""
-    plan = session.recipe.evaluate
-    measurements: list[Measurement] = [Clean(), *attacked(attacks, plan.curve, plan.eps, plan.strip)]
-    return Evaluation(subject, session.samples(plan.samples), measurements, plan.shard)
+def attack_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
+    """The evaluation of a network: clean prediction, the attacks of the recipe, and its accuracy-vs-eps curve."""
+    config = session.recipe.evaluate
+    measurements: list[Measurement] = [Clean(), *attack_measurements(attacks, config.curve, config.eps, config.strip)]
+    return Evaluation(subject, session.samples(config.samples), measurements, config.shard)
 
 
-def attacked(
+def attack_measurements(
     attacks: Attacks, curve: str | None = None, eps: tuple[float, ...] = (), strip: str | None = None
 ) -> list[Attacked]:
-    """The attacks of a recipe, then its curve: the attack ``curve`` at every other eps, in growing order.
+    """The attacks of a recipe, then its curve: the attack ``curve`` at every other eps, in increasing order.
 
-    Images of the attack ``strip`` are kept for the page.
+    Images of the attack ``strip`` are stored for the page.
     """
-    found = [Attacked(name=n, attack=a, recipe=s, shown=n == strip) for n, (a, s) in attacks.items()]
+    measurements = [Attacked(name=n, attack=a, recipe=s, shown=n == strip) for n, (a, s) in attacks.items()]
     if curve is None:
-        return found
+        return measurements
     attack, settings = attacks[curve]
     easier = None
     for radius in sorted({*eps, attack.threat.eps}):
         name = curve if radius == attack.threat.eps else curve_name(curve, radius)
         if name != curve:
-            found.append(
+            measurements.append(
                 Attacked(name=name, attack=attack.at(radius), recipe={**settings, "at": radius}, easier=easier)
             )
         easier = name
-    return found
+    return measurements

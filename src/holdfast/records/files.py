@@ -1,4 +1,8 @@
-"""The files of a run. A missing or damaged JSON file is named, with what to do; damaged arrays are made again."""
+"""Reads and writes JSON and array files of a run.
+
+A missing or damaged JSON file is an error that says what to do; damaged arrays are treated as missing, since they can
+be computed again.
+"""
 
 import io
 import json
@@ -14,10 +18,10 @@ from holdfast.records.atomic import write_bytes
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    found = _parsed(path, _text(path))
-    if not isinstance(found, dict):
+    content = _parsed(path, _text(path))
+    if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged (it holds no object); remove {path.parent} and run again")
-    return found
+    return content
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -26,19 +30,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_arrays(path: Path, needed: Collection[str]) -> dict[str, NDArray[Any]] | None:
-    """The arrays of a .npz file; None where it is missing, damaged or lacks one that is needed."""
+    """The arrays of a .npz file; None if it is missing, damaged or lacks one of ``needed``."""
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:  # numpy leaves a damaged file open
+        with (
+            path.open("rb") as file,
+            np.load(file, allow_pickle=False) as stored,
+        ):  # np.load does not close damaged files
             arrays = {name: stored[name] for name in stored.files}
         return arrays if set(needed) <= arrays.keys() else None
-    except Exception:  # damaged, which raises nearly anything inside numpy and zipfile: computed and written again
+    except Exception:  # a damaged file raises nearly anything inside numpy and zipfile
         return None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as .npz, whole or not at all."""
+    """Write arrays as .npz, atomically."""
     with io.BytesIO() as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
         write_bytes(path, file.getvalue())
