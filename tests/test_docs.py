@@ -1,4 +1,4 @@
-"""The code in README and docs runs as printed, and the recipe there loads."""
+"""The code in README and docs runs as printed, and the recipes there load."""
 
 import re
 import shlex
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from holdfast.recipes import schema
+from holdfast.recipes.certify import CertifyPlan
+from holdfast.recipes.model import OwnModelPlan
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
@@ -74,13 +76,35 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_recipe_of_the_page_loads() -> None:
-    (text,) = blocks("docs/recipes.md", "toml")
+    text, _ = blocks("docs/recipes.md", "toml")
     table = tomllib.loads(text)
     base = table.pop("base")
     recipe = schema.read(table, "the page")
     assert base in schema.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
+
+
+def test_the_mixed_study_of_the_page_trains_attacks_and_certifies(tmp_path: Path) -> None:
+    _, text = blocks("docs/recipes.md", "toml")
+    (tmp_path / "mixed.toml").write_text(text)
+    recipe = schema.load(str(tmp_path / "mixed.toml"))
+    assert "transfer" not in recipe.attacks
+    assert recipe.models["My network"] == OwnModelPlan(module="nets:build", weights="best.pt", mean=(0.5,), std=(0.25,))
+    assert recipe.certify == CertifyPlan(samples=200, k=(1, 11), radii=(0.25, 0.5))
+    names = {table: list(dict.fromkeys(row.name for row in study.rows(recipe, [table]))) for table in study.TABLES}
+    assert names == {"methods": ["plain", "AT"], "models": ["My network"], "metrics": ["Euclidean", "ARML"]}
+
+
+@pytest.mark.parametrize("page", ["docs/certificates.md", "docs/variants.md"])
+def test_the_first_recipe_of_a_page_loads_over_its_base(page: str, tmp_path: Path) -> None:
+    text = blocks(page, "toml")[0]
+    (tmp_path / "page.toml").write_text(text)
+    given, recipe = tomllib.loads(text), schema.load(str(tmp_path / "page.toml"))
+    for table in ("methods", "metrics"):
+        for name, settings in given.get(table, {}).items():
+            resolved = recipe.table()[table][name]
+            assert settings.items() <= resolved.items()
 
 
 def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
