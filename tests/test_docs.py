@@ -107,6 +107,20 @@ def test_the_first_recipe_of_a_page_loads_over_its_base(page: str, tmp_path: Pat
             assert settings.items() <= resolved.items()
 
 
+def variants() -> list[tuple[str, str]]:
+    """The options with a value in the tables of the page, and the recipes that use them."""
+    text = (ROOT / "docs/variants.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\w+ = [^`]+)` \|.*\| `([\w-]+)` \|$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("option", "name"), variants())
+def test_the_recipe_beside_a_variant_uses_it(option: str, name: str) -> None:
+    ((key, value),) = tomllib.loads(option).items()
+    methods = schema.load(name).table()["methods"].values()
+    used = [method[key] for method in methods if key in method]
+    assert any(value.items() <= found.items() if isinstance(value, dict) else value == found for found in used)
+
+
 def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
     line = " ".join(blocks("docs/sweeps.md", "sh")).replace("\\\n", " ").splitlines()[1]
     words = shlex.split(line)
@@ -159,6 +173,20 @@ def test_the_evaluations_of_a_page_run(page: str, folder: Path, monkeypatch: pyt
     if page != "README.md":
         records = Records.load(folder / "runs" / "l2" / "nets-build" / "seed-0" / "records")
         assert (len(records), list(records.attacks)) == (10, ["fgsm", "pgd:steps=20,step=1/10,restarts=2"])
+
+
+def test_the_recipe_of_own_models_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = blocks("docs/your-model.md", "toml")
+    (folder / "my-study.toml").write_text(text)
+    (folder / "before.pt").write_bytes((folder / "best.pt").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["holdfast", "run", "my-study.toml"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    runs = folder / "runs" / "my-study"
+    before, after = (Records.load(runs / name / "seed-0" / "records") for name in ("before", "after"))
+    assert list(before.attacks) == list(after.attacks) == ["PGD-20"]
+    assert (runs / "report.html").is_file()
 
 
 def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
