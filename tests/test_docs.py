@@ -1,5 +1,6 @@
-"""The code in README and docs runs as printed, and the recipe there loads."""
+"""The code in README and docs runs as printed, and the recipes there load."""
 
+import json
 import re
 import shlex
 import sys
@@ -74,13 +75,50 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_recipe_of_the_page_loads() -> None:
-    (text,) = blocks("docs/recipes.md", "toml")
+    text, _ = blocks("docs/recipes.md", "toml")
     table = tomllib.loads(text)
     base = table.pop("base")
     recipe = schema.read(table, "the page")
     assert base in schema.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
+
+
+def test_the_mixed_study_of_the_page_trains_attacks_and_certifies(tmp_path: Path) -> None:
+    _, text = blocks("docs/recipes.md", "toml")
+    (tmp_path / "mixed.toml").write_text(text)
+    recipe = schema.load(str(tmp_path / "mixed.toml"))
+    assert "transfer" not in recipe.attacks
+    given, resolved = tomllib.loads(text), json.loads(json.dumps(recipe.table()))
+    assert resolved["models"] == given["models"]
+    assert given["certify"].items() <= resolved["certify"].items()
+    names = {table: list(dict.fromkeys(row.name for row in study.rows(recipe, [table]))) for table in study.TABLES}
+    assert names == {"methods": ["plain", "AT"], "models": ["My network"], "metrics": ["Euclidean", "ARML"]}
+
+
+@pytest.mark.parametrize("page", ["docs/certificates.md", "docs/variants.md"])
+def test_the_first_recipe_of_a_page_loads_over_its_base(page: str, tmp_path: Path) -> None:
+    text = blocks(page, "toml")[0]
+    (tmp_path / "page.toml").write_text(text)
+    given, recipe = tomllib.loads(text), schema.load(str(tmp_path / "page.toml"))
+    for table in ("methods", "metrics"):
+        for name, settings in given.get(table, {}).items():
+            resolved = recipe.table()[table][name]
+            assert settings.items() <= resolved.items()
+
+
+def variants() -> list[tuple[str, str]]:
+    """The options with a value in the tables of the page, and the recipes that use them."""
+    text = (ROOT / "docs/variants.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `(\w+ = [^`]+)` \|.*\| `([\w-]+)` \|$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("option", "name"), variants())
+def test_the_recipe_beside_a_variant_uses_it(option: str, name: str) -> None:
+    ((key, value),) = tomllib.loads(option).items()
+    methods = schema.load(name).table()["methods"].values()
+    used = [method[key] for method in methods if key in method]
+    assert any(value.items() <= found.items() if isinstance(value, dict) else value == found for found in used)
 
 
 def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
@@ -135,6 +173,20 @@ def test_the_evaluations_of_a_page_run(page: str, folder: Path, monkeypatch: pyt
     if page != "README.md":
         records = Records.load(folder / "runs" / "l2" / "nets-build" / "seed-0" / "records")
         assert (len(records), list(records.attacks)) == (10, ["fgsm", "pgd:steps=20,step=1/10,restarts=2"])
+
+
+def test_the_recipe_of_own_models_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = blocks("docs/your-model.md", "toml")
+    (folder / "my-study.toml").write_text(text)
+    (folder / "before.pt").write_bytes((folder / "best.pt").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["holdfast", "run", "my-study.toml"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    runs = folder / "runs" / "my-study"
+    before, after = (Records.load(runs / name / "seed-0" / "records") for name in ("before", "after"))
+    assert list(before.attacks) == list(after.attacks) == ["PGD-20"]
+    assert (runs / "report.html").is_file()
 
 
 def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
