@@ -20,6 +20,8 @@ from holdfast.recipes import schema
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
+from holdfast.run.cli import app
+from holdfast.run.commands.list import KINDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -208,10 +210,39 @@ def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.Mo
     assert (recipes[0].data.size, model.std, recipes[0].evaluate.samples) == ((256, 224), (0.229, 0.224, 0.225), 1000)
 
 
-@pytest.mark.parametrize(
-    "page", sorted(ROOT.glob("docs/**/*.md")) + sorted(ROOT.glob("*.md")), ids=lambda page: page.name
-)
+def test_the_table_of_commands_is_complete() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `holdfast (\w+)", text, re.MULTILINE)
+    known = [
+        command.name or (command.callback.__name__ if command.callback else "") for command in app.registered_commands
+    ]
+    assert set(listed) == set(known)
+    (kinds,) = re.findall(r"^\| `holdfast list attacks` \| (.*) \|$", text, re.MULTILINE)
+    assert {"attacks", *re.findall(r"`(\w+)`", kinds)} == set(KINDS)
+
+
+def test_every_recipe_is_on_the_page_of_recipes() -> None:
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([a-z0-9-]+)`", text))
+    small = {f"{name}-small" for name in listed}
+    assert [name for name in schema.names() if name not in listed | small and not name.startswith("arml-")] == []
+
+
+def written() -> list[Path]:
+    """Every page of the repository."""
+    return [page for folder in ("docs/**", ".", "benchmarks") for page in sorted(ROOT.glob(f"{folder}/*.md"))]
+
+
+@pytest.mark.parametrize("page", written(), ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     inside = [target for target in targets if "://" not in target]
     assert [target for target in inside if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", written(), ids=lambda page: page.name)
+def test_source_files_that_a_page_names_exist(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:py|c|toml))`", prose)
+    places = [ROOT, ROOT / "src" / "holdfast", page.parent]
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
