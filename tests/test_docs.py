@@ -36,7 +36,7 @@ PAGES = [
 
 
 class Net(nn.Module):
-    """What the pages call `model`."""
+    """The `model` of the pages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_the_recipe_of_the_page_loads() -> None:
     assert recipe.methods["TLA"].train.init_from == "AT"
 
 
-def test_the_mixed_study_of_the_page_trains_attacks_and_certifies(tmp_path: Path) -> None:
+def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> None:
     _, text = blocks("docs/recipes.md", "toml")
     (tmp_path / "mixed.toml").write_text(text)
     recipe = schema.load(str(tmp_path / "mixed.toml"))
@@ -123,7 +123,7 @@ def test_the_recipe_beside_a_variant_uses_it(option: str, name: str) -> None:
     assert any(value.items() <= found.items() if isinstance(value, dict) else value == found for found in used)
 
 
-def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
+def test_the_sweep_command_and_the_sweep_recipe_of_the_page_agree(tmp_path: Path) -> None:
     line = " ".join(blocks("docs/sweeps.md", "sh")).replace("\\\n", " ").splitlines()[1]
     words = shlex.split(line)
     assert words[:3] == ["holdfast", "sweep", "mnist-defences-small"]
@@ -138,14 +138,14 @@ def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
 
 
 def commands(page: str) -> list[list[str]]:
-    """The evaluations of own models that a page shows, as words."""
+    """The arguments of each `holdfast evaluate --model` command of a page."""
     lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith("holdfast evaluate --model")]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What the commands of the pages find: nets.py as printed, weights that fit it, photographs."""
+    """A folder with the files that the commands use: nets.py as printed, matching weights, images."""
     monkeypatch.chdir(tmp_path)
     (code,) = [block for block in blocks("docs/your-model.md", "python") if block.startswith("# nets.py")]
     (tmp_path / "nets.py").write_text(code)
@@ -191,14 +191,14 @@ def test_the_recipe_of_own_models_runs(folder: Path, monkeypatch: pytest.MonkeyP
     assert (runs / "report.html").is_file()
 
 
-def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_other_evaluations_of_the_page_are_parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [words for words in commands("docs/your-model.md") if "nets:build" not in words]
     assert len(found) == 2
     recipes: list[Recipe] = []
 
     def stop(recipe: Recipe, *_: object) -> None:
         recipes.append(recipe)
-        raise ValueError("understood")
+        raise ValueError("parsed")
 
     monkeypatch.setattr(study, "rows", stop)
     for words in found:
