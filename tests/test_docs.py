@@ -20,6 +20,8 @@ from holdfast.recipes import schema
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
+from holdfast.run.cli import app
+from holdfast.run.commands.list import KINDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -34,7 +36,7 @@ PAGES = [
 
 
 class Net(nn.Module):
-    """What the pages call `model`."""
+    """The `model` of the pages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ def test_the_recipe_of_the_page_loads() -> None:
     assert recipe.methods["TLA"].train.init_from == "AT"
 
 
-def test_the_mixed_study_of_the_page_trains_attacks_and_certifies(tmp_path: Path) -> None:
+def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> None:
     _, text = blocks("docs/recipes.md", "toml")
     (tmp_path / "mixed.toml").write_text(text)
     recipe = schema.load(str(tmp_path / "mixed.toml"))
@@ -121,7 +123,7 @@ def test_the_recipe_beside_a_variant_uses_it(option: str, name: str) -> None:
     assert any(value.items() <= found.items() if isinstance(value, dict) else value == found for found in used)
 
 
-def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
+def test_the_sweep_command_and_the_sweep_recipe_of_the_page_agree(tmp_path: Path) -> None:
     line = " ".join(blocks("docs/sweeps.md", "sh")).replace("\\\n", " ").splitlines()[1]
     words = shlex.split(line)
     assert words[:3] == ["holdfast", "sweep", "mnist-defences-small"]
@@ -136,14 +138,14 @@ def test_the_sweep_of_the_page_is_the_one_of_its_recipe(tmp_path: Path) -> None:
 
 
 def commands(page: str) -> list[list[str]]:
-    """The evaluations of own models that a page shows, as words."""
+    """The arguments of each `holdfast evaluate --model` command of a page."""
     lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith("holdfast evaluate --model")]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What the commands of the pages find: nets.py as printed, weights that fit it, photographs."""
+    """A folder with the files that the commands use: nets.py as printed, matching weights, images."""
     monkeypatch.chdir(tmp_path)
     (code,) = [block for block in blocks("docs/your-model.md", "python") if block.startswith("# nets.py")]
     (tmp_path / "nets.py").write_text(code)
@@ -189,14 +191,14 @@ def test_the_recipe_of_own_models_runs(folder: Path, monkeypatch: pytest.MonkeyP
     assert (runs / "report.html").is_file()
 
 
-def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_other_evaluations_of_the_page_are_parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [words for words in commands("docs/your-model.md") if "nets:build" not in words]
     assert len(found) == 2
     recipes: list[Recipe] = []
 
     def stop(recipe: Recipe, *_: object) -> None:
         recipes.append(recipe)
-        raise ValueError("understood")
+        raise ValueError("parsed")
 
     monkeypatch.setattr(study, "rows", stop)
     for words in found:
@@ -208,10 +210,39 @@ def test_the_other_evaluations_of_the_page_are_understood(monkeypatch: pytest.Mo
     assert (recipes[0].data.size, model.std, recipes[0].evaluate.samples) == ((256, 224), (0.229, 0.224, 0.225), 1000)
 
 
-@pytest.mark.parametrize(
-    "page", sorted(ROOT.glob("docs/**/*.md")) + sorted(ROOT.glob("*.md")), ids=lambda page: page.name
-)
+def test_the_table_of_commands_is_complete() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `holdfast (\w+)", text, re.MULTILINE)
+    known = [
+        command.name or (command.callback.__name__ if command.callback else "") for command in app.registered_commands
+    ]
+    assert set(listed) == set(known)
+    (kinds,) = re.findall(r"^\| `holdfast list attacks` \| (.*) \|$", text, re.MULTILINE)
+    assert {"attacks", *re.findall(r"`(\w+)`", kinds)} == set(KINDS)
+
+
+def test_every_recipe_is_on_the_page_of_recipes() -> None:
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([a-z0-9-]+)`", text))
+    small = {f"{name}-small" for name in listed}
+    assert [name for name in schema.names() if name not in listed | small and not name.startswith("arml-")] == []
+
+
+def written() -> list[Path]:
+    """Every page of the repository."""
+    return [page for folder in ("docs/**", ".", "benchmarks") for page in sorted(ROOT.glob(f"{folder}/*.md"))]
+
+
+@pytest.mark.parametrize("page", written(), ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     inside = [target for target in targets if "://" not in target]
     assert [target for target in inside if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", written(), ids=lambda page: page.name)
+def test_source_files_that_a_page_names_exist(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:py|c|toml))`", prose)
+    places = [ROOT, ROOT / "src" / "holdfast", page.parent]
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
