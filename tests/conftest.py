@@ -1,4 +1,4 @@
-"""What every test shares: one thread, repeatable examples, a source of randomness, a tiny study, the command line."""
+"""Shared by all tests: one thread, reproducible hypothesis examples, an rng, a tiny study, the command line."""
 
 import os
 import shutil
@@ -18,31 +18,31 @@ from holdfast.rng import Rng
 from holdfast.run import cli
 from tiny_study import TINY, toy
 
-# virtual machines were seen that advertise AMX and kill the process that uses it; read at torch's first convolution
+# some virtual machines advertise AMX and kill a process that uses it; torch reads this at its first convolution
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 torch.set_num_threads(1)
 settings.register_profile("holdfast", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("holdfast")
 
 
-@pytest.fixture(scope="session")  # an Rng has no state, and hypothesis refuses fixtures made anew for each test
+@pytest.fixture(scope="session")  # an Rng has no state, and hypothesis refuses function-scoped fixtures
 def rng() -> Rng:
     return Rng(0)
 
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all products that are asked for while a test runs: torch allocates outside of Python's sight."""
-    asked: list[int] = []
+    """The sizes of all results of ``torch.addmm`` in a test, a bound on memory that Python cannot measure."""
+    sizes: list[int] = []
     multiply = torch.addmm
 
     def watched(*args: Tensor, **options: float) -> Tensor:
-        found = multiply(*args, **options)  # type: ignore[call-overload]
-        asked.append(found.numel())
-        return found
+        product = multiply(*args, **options)  # type: ignore[call-overload]
+        sizes.append(product.numel())
+        return product
 
     monkeypatch.setattr(torch, "addmm", watched)
-    return asked
+    return sizes
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -55,7 +55,7 @@ def _one_process() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _frequent_checkpoints() -> Iterator[None]:
-    """Tiny trainings write checkpoints between epochs too."""
+    """Short trainings write checkpoints within epochs too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.training.loop.SAVE_EVERY", 2)
         yield
@@ -63,7 +63,7 @@ def _frequent_checkpoints() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _same_arithmetic_everywhere() -> Iterator[None]:
-    """Tests mean the same on every machine: lower precision only where a test asks for it."""
+    """Use bfloat16 only in tests that ask for it, so that results do not depend on the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.crafting.arithmetic.has_bfloat16", lambda device: False)
         yield
@@ -91,21 +91,21 @@ def tiny(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """``call("run", recipe)`` gives exit code, stdout and stderr."""
+    """``call("run", recipe)`` runs a command and returns its exit code, stdout and stderr."""
 
     def run(*args: object) -> SimpleNamespace:
         monkeypatch.setenv("HOLDFAST_TRACEBACK", "")
         monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, args)])
         capsys.readouterr()
         code = called()
-        said = capsys.readouterr()
-        return SimpleNamespace(code=code, out=said.out, err=said.err)
+        captured = capsys.readouterr()
+        return SimpleNamespace(code=code, out=captured.out, err=captured.err)
 
     return run
 
 
 def called() -> int:
-    """The exit code of the command line with today's sys.argv."""
+    """Run the command line with the current sys.argv; returns its exit code."""
     try:
         cli.main()
     except SystemExit as end:
@@ -126,6 +126,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def study(finished: Path, tmp_path: Path) -> SimpleNamespace:
-    """A copy of the finished study to do as one likes with."""
+    """A copy of the finished study that a test may change."""
     shutil.copytree(finished, tmp_path / "study")
     return SimpleNamespace(recipe=tmp_path / "study" / "tiny.toml", out=tmp_path / "study" / "out")

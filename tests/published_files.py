@@ -1,4 +1,4 @@
-"""Tiny stand-ins for the published data sets, in their real file formats: noise, a few images per class."""
+"""Tiny replacements of the published data sets in their real file formats: noise, a few images per class."""
 
 import io
 import struct
@@ -8,11 +8,11 @@ import numpy as np
 from PIL import Image
 
 CLASSES = 10
-DRAWN = np.random.default_rng(0)
+GENERATOR = np.random.default_rng(0)
 
 
 def write_all(folder: Path) -> Path:
-    """MNIST, CIFAR-10 and Tiny-ImageNet under one folder: 40 to train and 20 to test, ten classes."""
+    """Write MNIST, CIFAR-10 and Tiny-ImageNet to a folder: 40 training and 20 test images, ten classes."""
     _mnist(folder / "mnist")
     _cifar10(folder / "cifar-10-batches-bin")
     _tiny_imagenet(folder / "tiny-imagenet-200")
@@ -20,7 +20,7 @@ def write_all(folder: Path) -> Path:
 
 
 def _pixels(*shape: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    return DRAWN.integers(0, 256, shape, dtype=np.uint8)
+    return GENERATOR.integers(0, 256, shape, dtype=np.uint8)
 
 
 def _mnist(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of run/ share: a recipe and a data set small enough to train in a blink, and children to be killed."""
+"""Shared by tests: a recipe and a data set that train in milliseconds, and child processes that can be killed."""
 
 import json
 import os
@@ -74,7 +74,7 @@ FABRIC = Fabric(accelerator="cpu", devices=1)
 
 
 def table(**sections: Any) -> dict[str, Any]:
-    """The table of a valid recipe, some of its sections replaced."""
+    """The table of a valid recipe with some sections replaced."""
     smallest = {
         "name": "small",
         "data": {"name": "digits"},
@@ -88,7 +88,7 @@ def table(**sections: Any) -> dict[str, Any]:
 
 
 def toy(n: int = 48) -> DataSet:
-    """Three classes of 4x4 images, each with a bright row of its own."""
+    """Three classes of 4x4 images; each class has another bright row."""
     y = torch.arange(n) % 3
     x = 0.6 * Rng(1).uniform(torch.empty(n, 1, 4, 4))
     x[torch.arange(n), 0, y] += 0.4
@@ -97,7 +97,7 @@ def toy(n: int = 48) -> DataSet:
 
 
 def toy_job(folder: Path, method: Method | None = None, seed: int = 0, **config: Any) -> Job:
-    """A training job that takes some twenty milliseconds on :func:`toy`."""
+    """A training job that takes about twenty milliseconds on :func:`toy`."""
     settings = {"epochs": 3, "batch": 8, "optimizer": OptimizerConfig(lr=0.02)} | config
     return Job(
         entry=Entry(method=method or Plain(), train=TrainConfig(**settings)),
@@ -109,9 +109,9 @@ def toy_job(folder: Path, method: Method | None = None, seed: int = 0, **config:
 
 
 def run_job(job: Job, data: DataSet, stop_at: int | None = None) -> Job:
-    """Train, or stop by an exception right after a step."""
+    """Train, or raise KeyboardInterrupt after step ``stop_at``."""
 
-    def tick(done: int, total: int, words: str) -> None:
+    def tick(done: int, total: int, message: str) -> None:
         if done == stop_at:
             raise KeyboardInterrupt
 
@@ -120,12 +120,12 @@ def run_job(job: Job, data: DataSet, stop_at: int | None = None) -> Job:
 
 
 def at_method(**settings: Any) -> Any:
-    """What methods that craft are given here."""
+    """Settings of a method that crafts with a short PGD."""
     return {"attack": PGD(threat=THREAT, steps=2, keep="last")} | settings
 
 
 def bits(folder: Path) -> dict[str, Any]:
-    """Everything a finished model leaves, apart from the seconds it took."""
+    """The contents of all files of a trained model, except seconds and versions."""
     trained = json.loads((folder / "trained.json").read_text())
     trained.pop("seconds")
     trained.pop("made")
@@ -136,7 +136,7 @@ def bits(folder: Path) -> dict[str, Any]:
 
 
 def start(work: Callable[[], object]) -> int:
-    """The id of a child process that does this work: a fork, so that nothing is imported again."""
+    """Fork a child process that does this work; returns its id. A fork need not import torch again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
         child = os.fork()
@@ -155,17 +155,17 @@ def start(work: Callable[[], object]) -> int:
 
 
 def ended(child: int) -> int:
-    """How a child ended: its exit code, or minus the signal that killed it."""
+    """Wait for a child: its exit code, or minus the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Do the work in a child process; how that ended."""
+    """Do the work in a child process; returns its exit code as :func:`ended` does."""
     return ended(start(work))
 
 
 def die() -> None:
-    """kill -9 for this very process."""
+    """Kill this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -175,12 +175,12 @@ def other(job: Job, **config: Any) -> Job:
 
 
 def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
-    """Whether two sets of named tensors are equal, bit by bit."""
+    """True if two sets of named tensors are equal bit by bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def one_sentence(done: SimpleNamespace, code: int) -> str:
-    """What was said of a failure, held to the form of all: one line, no traceback, nothing on stdout."""
+    """The error message of a command, checked to be one line without a traceback and with nothing on stdout."""
     lines = [line for line in done.err.splitlines() if line.startswith("holdfast: ")]
     assert done.code == code, done.err
     assert len(lines) == 1, done.err

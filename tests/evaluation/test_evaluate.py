@@ -1,4 +1,4 @@
-"""Evaluation: who is attacked, what is counted, and what is never computed twice or taken from elsewhere."""
+"""The evaluator: which samples are attacked, how results are counted, and when stored parts are reused."""
 
 import errno
 import io
@@ -33,7 +33,7 @@ from holdfast.rng import Rng
 from holdfast.run.attack_measurements import attack_measurements
 
 CPU = torch.device("cpu")
-GIVEN: list[tuple[float, list[int]]] = []  # what the attacks of a test were asked for: eps and samples
+GIVEN: list[tuple[float, list[int]]] = []  # eps and sample indices of every call of an attack
 
 
 class Bright(nn.Module):
@@ -46,7 +46,7 @@ class Bright(nn.Module):
 
 @dataclass(frozen=True)
 class Push:
-    """Moves every pixel up by eps, or by more than it may."""
+    """Moves every pixel up by eps, or by more than eps."""
 
     threat: Threat
     too_far: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ def pushed(eps: float, **more: Any) -> tuple[Push, dict[str, Any]]:
     return Push(Threat(LInf(), eps), **more), {"name": "push", "eps": eps} | more
 
 
-# means of the images, labels: the last two are misclassified as they are
+# means of the images and labels; the last two are misclassified without an attack
 MEANS, LABELS = [0.48, 0.42, 0.35, 0.1, 0.9, 0.3], [0, 0, 0, 0, 0, 1]
 
 
@@ -90,10 +90,10 @@ def subject(folder: Path, model: nn.Module | None = None, digest: str = "weights
 
 
 def run(folder: Path, todo: list[Attacked], **other: Any) -> Records:
-    who, tick = other.pop("subject", None) or subject(folder), other.pop("tick", lambda *_: None)
+    tested, tick = other.pop("subject", None) or subject(folder), other.pop("tick", lambda *_: None)
     samples = other.pop("split", None) or split()
     settings = Settings(**{"seed": 0, "shard": 4, "device": CPU} | other)
-    return evaluate(who, samples, [Clean(), *todo], settings, tick)
+    return evaluate(tested, samples, [Clean(), *todo], settings, tick)
 
 
 def column(records: Records, kind: str, attack: str) -> list[Any]:
@@ -101,16 +101,16 @@ def column(records: Records, kind: str, attack: str) -> list[Any]:
     return values
 
 
-def test_columns_by_hand(tmp_path: Path) -> None:
+def test_columns_equal_a_computation_by_hand(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
     records = run(tmp_path, todo)
     assert records.columns["index"].tolist() == [20, 21, 22, 23, 24, 25]
     assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
-    # two cross the middle, two do not, two were wrong before and fall at distance 0
+    # two cross the decision boundary, two do not, two are misclassified and count as fooled at distance 0
     assert column(records, "fooled", "push") == [True, True, False, False, True, True]
     assert column(records, "label", "push") == [1, 1, 0, 0, 1, 0]
     assert column(records, "distance", "push") == pytest.approx([0.1, 0.1, 0.1, 0.1, 0, 0], abs=1e-7)
-    # the first jumped too far: it earns nothing and has no distance
+    # the first left the threat: it does not count and has no distance
     assert column(records, "fooled", "far") == [False, True, False, False, True, True]
     assert column(records, "label", "far") == [0, 1, 0, 0, 1, 0]
     assert np.isnan(column(records, "distance", "far")).tolist() == [True, False, False, True, False, False]
@@ -120,18 +120,18 @@ def test_columns_by_hand(tmp_path: Path) -> None:
     assert records.facts["model"] == "bright"
 
 
-def test_who_is_wrong_already_is_not_attacked(tmp_path: Path) -> None:
+def test_misclassified_samples_are_not_attacked(tmp_path: Path) -> None:
     run(tmp_path, attack_measurements({"push": pushed(0.1)}))
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]
 
 
-def test_the_worst_case_is_per_sample(tmp_path: Path) -> None:
+def test_worst_case_is_computed_per_sample(tmp_path: Path) -> None:
     records = run(tmp_path, attack_measurements({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
     assert records.held(0.1, "linf").tolist() == [False, False, True, True, False, False]
     assert records.held(0.0, "linf").tolist() == [True, True, True, True, False, False]
 
 
-def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
+def test_curve_increases_eps_and_attacks_no_fooled_sample_again(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
     assert [(attack.name, attack.easier) for attack in todo] == [
         ("push", None),
@@ -142,7 +142,7 @@ def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.03, [20, 21, 22, 23]), (0.2, [22, 23])]
     assert column(records, "fooled", "push@0.03") == [True, False, False, False, True, True]
     assert column(records, "fooled", "push@0.2") == [True, True, True, False, True, True]
-    # who fell at a smaller eps keeps that distance
+    # samples fooled at a smaller eps keep that distance
     assert column(records, "distance", "push@0.2") == pytest.approx([0.1, 0.1, 0.2, 0.2, 0, 0], abs=1e-7)
     assert column(records, "label", "push@0.2") == [1, 1, 1, 0, 1, 0]
     assert records.facts["attacks"]["push@0.2"]["settings"] == {"name": "push", "eps": 0.1, "at": 0.2}
@@ -151,7 +151,7 @@ def test_the_curve_goes_up_and_attacks_nobody_twice(tmp_path: Path) -> None:
         assert records.facts["attacks"][name]["eps"] == eps
 
 
-def test_curve_of_three_chains_each_to_the_one_below() -> None:
+def test_each_point_of_a_curve_starts_from_the_next_smaller_eps() -> None:
     todo = attack_measurements({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
     assert [(attack.name, attack.easier) for attack in todo[1:]] == [
         ("push@0.05", None),
@@ -162,15 +162,15 @@ def test_curve_of_three_chains_each_to_the_one_below() -> None:
 
 def test_cost_is_counted(tmp_path: Path) -> None:
     records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
-    told = records.facts["attacks"]["push"]
-    assert (told["forwards"], told["backwards"]) == (8, 4)
+    reported = records.facts["attacks"]["push"]
+    assert (reported["forwards"], reported["backwards"]) == (8, 4)
     clean = records.facts["clean"]
     assert (clean["forwards"], clean["backwards"]) == (6, 0)
-    assert told["seconds"] > 0
+    assert reported["seconds"] > 0
     assert clean["seconds"] > 0
 
 
-def test_images_are_kept_for_the_attack_that_is_shown(tmp_path: Path) -> None:
+def test_images_are_stored_for_the_shown_attack(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
     records = run(tmp_path, todo)
     assert set(records.arrays) == {"shown", "clean", "adversarial:linf:push"}
@@ -192,7 +192,7 @@ def test_records_open_with_pandas(tmp_path: Path) -> None:
     assert facts["facts"]["model"] == "bright"
 
 
-def test_nothing_is_computed_twice(tmp_path: Path) -> None:
+def test_second_evaluation_computes_nothing(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
     first = run(tmp_path, todo)
     asked = len(GIVEN)
@@ -210,7 +210,7 @@ def parts(folder: Path) -> list[Path]:
     return sorted((folder / "parts").glob("*.npz"))
 
 
-def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
+def test_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     np.save(single := io.BytesIO(), np.arange(3))
@@ -234,22 +234,22 @@ def test_a_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
             path.write_bytes(content)
 
 
-def test_every_flipped_bit_of_a_part_is_found_or_harmless(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_part_is_detected_or_harmless(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1)})
     first = facts_and_columns(run(tmp_path, todo))
     path = max(parts(tmp_path), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
-    for place in range(0, len(whole), 37):
+    for position in range(0, len(whole), 37):
         damaged = bytearray(whole)
-        damaged[place] ^= 1 << place % 8
+        damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
         assert facts_and_columns(run(tmp_path, todo))[1] == first[1]
 
 
-def test_an_evaluation_stopped_in_the_middle_goes_on(tmp_path: Path) -> None:
+def test_interrupted_evaluation_resumes(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)})
 
-    def tick(done: int, total: int, words: str) -> None:
+    def tick(done: int, total: int, name: str) -> None:
         assert total == 6
         if done == 4:
             raise KeyboardInterrupt
@@ -266,7 +266,7 @@ def changed(todo: list[Attacked], **fields: Any) -> list[Attacked]:
     return [replace(todo[0], **fields)]
 
 
-def test_a_part_of_something_else_is_never_taken(tmp_path: Path) -> None:
+def test_parts_of_other_subjects_samples_or_settings_are_not_reused(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1)})
     run(tmp_path, todo)
     brighter, relabelled = split(), split()
@@ -290,17 +290,17 @@ def test_a_part_of_something_else_is_never_taken(tmp_path: Path) -> None:
         assert GIVEN, other
     GIVEN.clear()
     run(tmp_path, todo)
-    assert GIVEN == []  # and none of them has overwritten ours
+    assert GIVEN == []  # and none of them has overwritten the first part
 
 
-@pytest.mark.parametrize("place", ["fsync", "replace"])
-def test_a_full_disk_leaves_no_half_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     todo = attack_measurements({"push": pushed(0.1)})
     with monkeypatch.context() as patch:
-        patch.setattr(os, place, full)
+        patch.setattr(os, function, full)
         with pytest.raises(OSError, match="No space left"):
             run(tmp_path, todo)
     assert parts(tmp_path) == []
@@ -315,7 +315,7 @@ def trained(finished: Path, digits: DataSet) -> tuple[nn.Module, str]:
     return model, snapshot.digest(tensors)
 
 
-def test_results_do_not_depend_on_shards_and_order(
+def test_results_do_not_depend_on_shard_size_and_order(
     tmp_path: Path, digits: DataSet, trained: tuple[nn.Module, str]
 ) -> None:
     threat = Threat(LInf(), 0.1)
@@ -329,20 +329,18 @@ def test_results_do_not_depend_on_shards_and_order(
     turned = digits.test.take(torch.arange(90).flip(0))
     tables = []
     for number, (shard, samples) in enumerate(((7, some), (1000, some), (40, turned))):
-        who = subject(tmp_path / f"{number}", *trained)
-        records = run(tmp_path, todo, subject=who, split=samples, shard=shard)
+        tested = subject(tmp_path / f"{number}", *trained)
+        records = run(tmp_path, todo, subject=tested, split=samples, shard=shard)
         table = pd.DataFrame({k: v for k, v in records.columns.items() if not k.startswith("distance")})
         tables.append(table.sort_values("index", ignore_index=True))
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
     shares = [tables[0][f"fooled:linf:{name}"].mean() for name in ("noise", "pgd@0.05", "pgd", "pgd@0.2")]
-    assert shares[1] < shares[2] < shares[3]  # there was something to compare
+    assert shares[1] < shares[2] < shares[3]  # the comparison covers fooled and unfooled samples
     assert (tables[0]["label"] == tables[0]["y"]).mean() > 0.2
 
 
-def test_the_number_of_samples_at_a_time_is_measured_once_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batch_size_is_measured_once_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([3, 5])
     monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y: next(given))
     todo = attack_measurements({"push": pushed(0.1)})
@@ -376,7 +374,7 @@ def test_records_name_what_made_each_part(tmp_path: Path, monkeypatch: pytest.Mo
     assert records.facts["versions"] == {"torch": "9"}
 
 
-def test_the_version_of_the_code_follows_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_version_changes_with_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("contracts.py", "geometry.py", "rng.py", "attacks/pgd.py", "certify/neighbors.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x = 1\n")
@@ -391,7 +389,7 @@ def test_the_version_of_the_code_follows_its_source(tmp_path: Path, monkeypatch:
     assert version("certify") != other
 
 
-def test_nobody_left_to_attack(tmp_path: Path) -> None:
+def test_attacks_run_with_no_correctly_classified_sample(tmp_path: Path) -> None:
     wrong = Split(split().x, torch.tensor([1, 1, 1, 1, 0, 1]), split().index)
     threat = Threat(LInf(), 0.1)
     records = run(
@@ -401,7 +399,7 @@ def test_nobody_left_to_attack(tmp_path: Path) -> None:
     assert column(records, "distance", "push") == [0.0] * 6
 
 
-def test_ticks_count_parts(tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}), tick=lambda *words: told.append(words))
-    assert told == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
+def test_tick_counts_parts(tmp_path: Path) -> None:
+    reported: list[tuple[int, int, str]] = []
+    run(tmp_path, attack_measurements({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
+    assert reported == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]

@@ -1,4 +1,4 @@
-"""The judge believes nobody: containment, label and length are recomputed from the returned points alone."""
+"""The judge recomputes containment, label and distance from the returned points alone."""
 
 from dataclasses import dataclass
 from math import inf, nan
@@ -32,7 +32,7 @@ def images(*means: float) -> Tensor:
     return torch.tensor(means)[:, None, None, None].expand(-1, 1, 2, 2).clone()
 
 
-def test_a_point_inside_that_fools_counts() -> None:
+def test_misclassified_point_inside_the_threat_counts_as_fooled() -> None:
     x, x_adv, y = images(0.45, 0.45, 0.55), images(0.55, 0.46, 0.46), torch.tensor([0, 0, 1])
     verdict = judge(Bright(), x, x_adv, y, THREAT, Rng(0))
     assert verdict.fooled.tolist() == [True, False, True]
@@ -42,22 +42,22 @@ def test_a_point_inside_that_fools_counts() -> None:
 
 
 @pytest.mark.parametrize("value", [0.56, 0.9, 1.5, nan, inf, -inf])
-def test_a_point_outside_earns_nothing(value: float) -> None:
+def test_point_outside_the_threat_does_not_count(value: float) -> None:
     verdict = judge(Bright(), images(0.45), images(value), torch.tensor([0]), THREAT, Rng(0))
     assert verdict.fooled.tolist() == [False]
     assert verdict.inside.tolist() == [False]
-    assert verdict.label.tolist() == [0]  # what the model says to the clean image
+    assert verdict.label.tolist() == [0]  # the prediction for the clean image
     assert verdict.distance.isnan().all()
 
 
-def test_the_box_counts_too() -> None:
+def test_point_outside_the_box_does_not_count() -> None:
     x, x_adv = images(0.95, 0.95), images(1.0, 1.0)
     x_adv[1, 0, 0, 0] = 1 + 1e-6
     verdict = judge(Bright(), x, x_adv, torch.tensor([0, 0]), THREAT, Rng(0))
     assert verdict.inside.tolist() == [True, False]
 
 
-def test_one_bad_pixel_spoils_its_sample_only() -> None:
+def test_one_pixel_outside_disqualifies_only_its_sample() -> None:
     x, x_adv = images(0.45, 0.45), images(0.55, 0.55)
     x_adv[0, 0, 1, 1] = nan
     verdict = judge(Bright(), x, x_adv, torch.tensor([0, 0]), THREAT, Rng(0))
@@ -65,14 +65,14 @@ def test_one_bad_pixel_spoils_its_sample_only() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 2, 2), (1, 2, 2), (1, 1, 2, 1), (1, 4)])
-def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_adversarial_examples_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"the attack returned shape .* for inputs of shape \(1, 1, 2, 2\)"):
         judge(Bright(), images(0.4), torch.full(shape, 0.4), torch.tensor([0]), THREAT, Rng(0))
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(-0.2, 0.2), st.booleans()), max_size=6))
-def test_verdicts_are_those_of_a_loop(samples: list[tuple[float, float, bool]]) -> None:
-    threat = Threat(L2(), 0.2)  # moving all four pixels by d is a length of 2d
+def test_verdicts_equal_a_loop_over_samples(samples: list[tuple[float, float, bool]]) -> None:
+    threat = Threat(L2(), 0.2)  # moving all four pixels by d has l2 norm 2d
     x = images(*(mean for mean, _, _ in samples)) if samples else torch.empty(0, 1, 2, 2)
     x_adv = (x + torch.tensor([d for _, d, _ in samples])[:, None, None, None]) if samples else x
     y = torch.tensor([int(label) for _, _, label in samples], dtype=torch.int64)
@@ -88,7 +88,7 @@ def test_verdicts_are_those_of_a_loop(samples: list[tuple[float, float, bool]]) 
 
 
 @pytest.mark.parametrize("logits", [[nan, 0.0], [0.0, nan], [inf, 0.0], [-inf, 0.0], [nan, nan]])
-def test_logits_that_are_no_numbers_are_no_prediction(logits: list[float]) -> None:
+def test_nonfinite_logits_give_label_minus_one(logits: list[float]) -> None:
     class Broken(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.tensor(logits).expand(len(x), 2)
@@ -100,7 +100,7 @@ def test_logits_that_are_no_numbers_are_no_prediction(logits: list[float]) -> No
 
 
 class Noisy(nn.Module):
-    """A randomised model that remembers its draws."""
+    """A randomized model that records its draws."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,12 +111,12 @@ class Noisy(nn.Module):
         return self.drawn[-1]
 
 
-def test_a_randomised_model_is_asked_with_fresh_noise() -> None:
+def test_randomized_model_is_judged_with_fresh_noise() -> None:
     model, x, y, rng = Noisy(), images(*[0.5] * 8), torch.zeros(8, dtype=torch.int64), Rng(3)
     state = torch.get_rng_state()
     first = judge(model, x, x, y, THREAT, rng.fork("judge"))
     again = judge(model, x, x, y, THREAT, rng.fork("judge"))
-    attack = predict(model, x, rng)  # what an attack with the rng of the evaluation would have seen
+    attack = predict(model, x, rng)  # the prediction that an attack with this rng sees
     assert torch.equal(model.drawn[0], model.drawn[1])
     assert torch.equal(first.label, again.label)
     assert not torch.equal(model.drawn[0], model.drawn[2])
@@ -124,9 +124,9 @@ def test_a_randomised_model_is_asked_with_fresh_noise() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_model_in_training_is_judged_in_eval_mode_and_left_as_it_was() -> None:
+def test_model_in_train_mode_is_judged_in_eval_mode_and_restored() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
-    model[3].eval()  # one part was frozen by its owner and must stay so
+    model[3].eval()  # set by the user, must be restored
     x = torch.rand(16, 1, 2, 2)
     modes, state = [m.training for m in model.modules()], {k: v.clone() for k, v in model.state_dict().items()}
     label = predict(model, x, Rng(0))
@@ -137,7 +137,7 @@ def test_a_model_in_training_is_judged_in_eval_mode_and_left_as_it_was() -> None
 
 
 class Watching(nn.Module):
-    """Notes the arithmetic it is run with."""
+    """Records the precision settings of its forward pass."""
 
     def __init__(self, fails: bool = False) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Watching(nn.Module):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_judge_computes_in_float32_and_puts_the_settings_back(fails: bool) -> None:
+def test_judge_computes_in_float32_and_restores_precision_settings(fails: bool) -> None:
     model, before = Watching(fails), torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
@@ -173,7 +173,7 @@ def test_the_judge_computes_in_float32_and_puts_the_settings_back(fails: bool) -
     assert model.seen == [(torch.float32, torch.float32, "highest", False)]
 
 
-def test_nothing_is_judged_without_samples() -> None:
+def test_judge_accepts_an_empty_batch() -> None:
     empty, none = torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.int64)
     verdict = judge(Bright(), empty, empty, none, THREAT, Rng(0))
     assert [len(column) for column in (verdict.fooled, verdict.distance, verdict.label, verdict.inside)] == [0] * 4
@@ -181,7 +181,7 @@ def test_nothing_is_judged_without_samples() -> None:
 
 @dataclass
 class Liar:
-    """An attack that moves some samples across, jumps far outside with others, and is told which samples it gets."""
+    """An attack that fools some samples, leaves the threat with others, and records which samples it was given."""
 
     threat: Threat
     by: float
@@ -199,13 +199,13 @@ class Liar:
 
 
 @pytest.mark.parametrize(("by", "robust"), [(0.08, 1 / 4), (0.3, 2 / 4), (0.0, 2 / 4)])
-def test_accuracy_counts_what_the_judge_saw(by: float, robust: float) -> None:
+def test_accuracy_counts_the_verdicts_of_the_judge(by: float, robust: float) -> None:
     split = Split(images(0.45, 0.2, 0.1, 0.9), torch.tensor([0, 0, 1, 0]), torch.tensor([10, 11, 12, 13]))
     attack = Liar(THREAT, by, [])
     assert accuracy(Bright(), split, attack, CPU, Rng(0)) == (2 / 4, robust)
-    assert attack.given == [10, 11]  # who is wrong already is not attacked
+    assert attack.given == [10, 11]  # misclassified samples are not attacked
 
 
-def test_accuracy_where_nothing_is_right() -> None:
+def test_accuracy_is_zero_if_all_samples_are_misclassified() -> None:
     split = Split(images(0.1, 0.2), torch.tensor([1, 1]), torch.tensor([0, 1]))
     assert accuracy(Bright(), split, Liar(THREAT, 0.0, []), CPU, Rng(0)) == (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""From tables to dataclasses and back."""
+"""Conversion of recipe tables to dataclasses and back."""
 
 import json
 from dataclasses import dataclass
@@ -39,37 +39,37 @@ class Things:
 
 
 @given(st.integers(-999, 999), st.integers(1, 999))
-def test_fractions_are_numbers_alone_and_in_lists(above: int, below: int) -> None:
+def test_fractions_are_converted_to_numbers_also_in_lists(above: int, below: int) -> None:
     text = f"{above}/{below}"
     built = build(Things, {"count": 1, "share": text, "many": [text, 1], "deep": [f" {above} / {below} "]}, "here")
     assert built == Things(count=1, share=above / below, many=(above / below, 1.0), deep=(above / below,))
 
 
 @pytest.mark.parametrize("text", ["1/0", "1/00", "/2", "1/", "1/2/3", "a/b", "1/-2", "1 2/3"])
-def test_what_is_no_fraction(text: str) -> None:
+def test_malformed_fractions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"here\.share is .*: input should be a valid number"):
         build(Things, {"count": 1, "share": text}, "here")
 
 
-def test_fractions_stay_text_where_text_is_meant() -> None:
+def test_fractions_stay_text_in_text_fields() -> None:
     assert build(Things, {"count": 1, "word": "8/255"}, "here").word == "8/255"
 
 
 @pytest.mark.parametrize(
     ("key", "value"), [("count", True), ("share", False), ("count", "x"), ("many", 3), ("word", 3)]
 )
-def test_wrong_types_are_refused_with_their_place(key: str, value: object) -> None:
+def test_wrong_types_are_refused_with_their_key(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^here\.{key} is "):
         build(Things, {"count": 1} | {key: value}, "here")
 
 
-def test_none_is_allowed_only_where_it_is() -> None:
+def test_none_is_allowed_only_in_optional_fields() -> None:
     assert build(Things, {"count": 1, "share": None}, "here").share is None
     with pytest.raises(ValueError, match=r"here\.count is None"):
         build(Things, {"count": None}, "here")
 
 
-def test_what_is_needed_is_named() -> None:
+def test_missing_required_keys_are_named() -> None:
     with pytest.raises(ValueError, match=r"^here needs count$"):
         build(Things, {}, "here")
     with pytest.raises(ValueError, match=r"^here must be a table of settings but is \[1\]$"):
@@ -81,7 +81,7 @@ def test_inf_is_a_number() -> None:
     assert scalar(float, inf, "here") == inf
 
 
-def test_threats() -> None:
+def test_threats_are_built_from_text_and_tables() -> None:
     assert build_threat("L2:1/2", "t") == build_threat({"norm": "l2", "eps": 0.5}, "t")
     assert build_threat({"norm": "linf", "eps": inf, "low": -inf, "high": inf}, "t").high == inf
     boxed = build_threat("linf:8/255:-1:1/2", "t")
@@ -91,14 +91,14 @@ def test_threats() -> None:
             build_threat(text, "t")
 
 
-def test_an_eps_of_its_own_keeps_norm_and_box() -> None:
+def test_eps_of_an_attack_keeps_norm_and_box_of_the_threat() -> None:
     attack = build_attack({"name": "pgd", "eps": "1/4"}, "a", build_threat({"norm": "l2", "eps": 1, "low": -1}, "t"))
     assert (attack.threat.norm.name, attack.threat.eps, attack.threat.low) == ("l2", 0.25, -1)
     with pytest.raises(ValueError, match=r"^unknown key 'eps' in a; known: attack, scale$"):
         build_attack({"name": "feature_norm", "eps": 0.1, "attack": {"name": "pgd"}}, "a", attack.threat)
 
 
-def test_losses_with_settings() -> None:
+def test_losses_are_built_with_settings() -> None:
     plain = build_loss("logit_difference", "here")
     assert plain is logit_difference
     loss = build_loss({"name": "logit_difference", "kappa": "1/2"}, "here")
@@ -120,7 +120,7 @@ def test_tables_of_attacks_build_the_same_attack_again() -> None:
     assert table_of(attack)["loss"] == {"name": "cross_entropy", "smoothing": 0.1}
 
 
-def test_json_tables_hold_what_json_can() -> None:
+def test_json_tables_hold_only_json_values() -> None:
     value = {"title": "Infinity -Infinity NaN", "low": -inf, "most": [inf, nan, 1.5], "deep": {"x": inf}, "n": None}
     text = json.dumps(json_table(value), allow_nan=False)
     assert json.loads(text) == {
@@ -135,7 +135,7 @@ def test_json_tables_hold_what_json_can() -> None:
 
 @dataclass(eq=False)
 class Drawn(nn.Module):
-    """A method with parameters of its own, drawn when it is made."""
+    """A method with parameters that are initialized at random."""
 
     scale: float = 1.0
     needs = Needs()
@@ -145,7 +145,7 @@ class Drawn(nn.Module):
         self.proxies = nn.Parameter(self.scale * torch.randn(3, 4))
 
 
-def test_a_method_draws_the_same_parameters_whenever_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_method_has_the_same_initial_parameters_whenever_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "member", lambda kind, name: Drawn)
     before = torch.get_rng_state()
     first, second = (build_method({"name": "drawn"}, "m", THREAT, PGD(threat=THREAT)) for _ in range(2))
@@ -154,5 +154,5 @@ def test_a_method_draws_the_same_parameters_whenever_it_is_built(monkeypatch: py
     assert table_of(first) == {"scale": 1.0}
 
 
-def test_a_method_that_is_no_dataclass_is_named_by_its_class() -> None:
+def test_method_that_is_no_dataclass_is_named_by_its_class() -> None:
     assert table_of(nn.Linear(1, 1)) == "Linear"

@@ -1,4 +1,4 @@
-"""The file name is the recipe name, for every file there is."""
+"""Every public file of attacks, methods, encoders and heads is a name that recipes can use."""
 
 import inspect
 from dataclasses import is_dataclass
@@ -17,18 +17,18 @@ LOSSES = sorted(kinds.losses())
 
 
 @pytest.mark.parametrize("kind", kinds.FOLDERS)
-def test_every_public_file_is_a_name(kind: str) -> None:
+def test_every_public_file_is_a_recipe_name(kind: str) -> None:
     folder = Path(kinds.FOLDERS[kind].__path__[0])
     assert kinds.names(kind) == sorted(f.stem for f in folder.glob("*.py") if not f.stem.startswith("_"))
     assert kinds.names(kind)
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
-def test_every_name_is_one_public_class_with_a_sentence_on_it(kind: str, name: str) -> None:
+def test_every_name_has_one_public_class_with_a_docstring(kind: str, name: str) -> None:
     cls = kinds.member(kind, name)
     assert cls.__module__ == f"{kinds.FOLDERS[kind].__name__}.{name}"
     assert (cls.__doc__ or "").strip()
-    assert kinds.member(kind, name.replace("_", "-")) is cls  # either spelling will do
+    assert kinds.member(kind, name.replace("_", "-")) is cls  # hyphens and underscores are equivalent
 
 
 @pytest.mark.parametrize("name", [name for name in kinds.names("attack") if name not in ("transfer", "feature_norm")])
@@ -40,7 +40,9 @@ def test_every_attack_is_built_from_its_name(name: str) -> None:
     assert table_of(again) == table_of(attack)
 
 
-@pytest.mark.parametrize("name", [name for name in kinds.names("method") if name != "metric"])  # which needs its extra
+@pytest.mark.parametrize(
+    "name", [name for name in kinds.names("method") if name != "metric"]
+)  # needs an optional dependency
 def test_every_method_is_built_from_its_name(name: str) -> None:
     threat = Threat(LInf(), 0.1)
     craft = build_attack({"name": "pgd", "keep": "last"}, "craft", threat)
@@ -54,7 +56,7 @@ def test_every_method_is_built_from_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", kinds.names("encoder"))
 def test_every_encoder_is_built_from_its_name_and_a_shape(name: str) -> None:
-    with torch.device("meta"):  # shapes without numbers: some are large
+    with torch.device("meta"):  # allocates no memory: some are large
         encoder = kinds.member("encoder", name)((3, 32, 32))
     assert isinstance(encoder, torch.nn.Module)
     assert isinstance(encoder.width, int)
@@ -69,19 +71,19 @@ def test_every_loss_is_built_from_its_name(name: str) -> None:
 
 def test_losses_are_found_in_every_file_of_the_folder() -> None:
     assert {"cross_entropy", "logit_difference", "logit_pairing", "triplet"} <= set(LOSSES)
-    assert not {"unit", "nearest_negative"} & set(LOSSES)  # functions, but of something else than (out, rows)
+    assert not {"unit", "nearest_negative"} & set(LOSSES)  # functions with other parameters than (out, rows)
 
 
 @pytest.mark.parametrize(("given", "near"), [("PGD", "pgd"), ("adverserial", "adversarial"), ("zzz", None)])
-def test_the_nearest_is_named_whatever_the_case(given: str, near: str | None) -> None:
-    said = unknown(f"thing {given!r}", given, ["pgd", "fgsm", "adversarial"])
-    assert said.startswith(f"unknown thing {given!r}; ")
-    assert ("did you mean" in said) == (near is not None)
-    assert near is None or f"did you mean {near!r}?" in said
-    assert said.endswith("known: adversarial, fgsm, pgd")
+def test_closest_name_is_suggested_ignoring_case(given: str, near: str | None) -> None:
+    message = unknown(f"thing {given!r}", given, ["pgd", "fgsm", "adversarial"])
+    assert message.startswith(f"unknown thing {given!r}; ")
+    assert ("did you mean" in message) == (near is not None)
+    assert near is None or f"did you mean {near!r}?" in message
+    assert message.endswith("known: adversarial, fgsm, pgd")
 
 
-def test_machinery_is_no_name() -> None:
+def test_private_files_are_no_recipe_names() -> None:
     with pytest.raises(ValueError, match="unknown attack '_ascent'"):
         kinds.member("attack", "_ascent")
 

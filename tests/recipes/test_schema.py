@@ -1,4 +1,4 @@
-"""Recipes: what is written is what is built, and what cannot be is refused with its place and the nearest name."""
+"""Recipes are built as written; invalid ones are refused with the key and the closest known name."""
 
 import re
 import tomllib
@@ -27,7 +27,7 @@ def again(recipe: Recipe) -> Recipe:
 
 
 @pytest.mark.parametrize("name", schema.names())
-def test_every_recipe_that_comes_along_loads_and_its_resolved_form_is_the_same_recipe(name: str) -> None:
+def test_every_library_recipe_equals_its_resolved_form(name: str) -> None:
     recipe = schema.load(name)
     assert recipe.name == name
     assert recipe.title
@@ -35,7 +35,7 @@ def test_every_recipe_that_comes_along_loads_and_its_resolved_form_is_the_same_r
     assert again(recipe).table() == recipe.table()
 
 
-def test_the_published_settings() -> None:
+def test_mnist_mlp_has_the_published_settings() -> None:
     recipe = schema.load("mnist-mlp")
     assert recipe.threat.eps == 0.3
     entry = recipe.methods["TLA"]
@@ -102,7 +102,7 @@ eps = [0, "1/2", 1]
 """
 
 
-def test_a_recipe_with_everything_odd_comes_back_the_same(tmp_path: Path) -> None:
+def test_unusual_recipe_equals_its_resolved_form(tmp_path: Path) -> None:
     (tmp_path / "odd.toml").write_text(ODD)
     recipe = schema.load(str(tmp_path / "odd.toml"))
     assert again(recipe).table() == recipe.table()
@@ -125,7 +125,7 @@ def test_a_recipe_with_everything_odd_comes_back_the_same(tmp_path: Path) -> Non
     assert recipe.table()["attacks"]["v2.2"]["loss"] == {"name": "cross_entropy", "smoothing": 0.125}
 
 
-def test_what_is_left_out_is_none_or_the_default() -> None:
+def test_omitted_keys_are_none_or_the_default() -> None:
     recipe = read(table())
     assert recipe.seeds == (0,)
     assert recipe.title == "small"
@@ -136,7 +136,7 @@ def test_what_is_left_out_is_none_or_the_default() -> None:
     assert "threads" not in toml.dumps(recipe.table())
 
 
-def test_a_base_gives_what_is_not_said(tmp_path: Path) -> None:
+def test_base_provides_missing_keys(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('base = "quickstart"\n[train]\nepochs = 2\n[methods.AT]\nwarmup = 0.5')
     mine, base = schema.load(str(tmp_path / "mine.toml")), schema.load("quickstart")
     assert mine.name == "mine"
@@ -147,7 +147,7 @@ def test_a_base_gives_what_is_not_said(tmp_path: Path) -> None:
     assert mine.methods["TLA"].method == base.methods["TLA"].method
 
 
-def test_changes_reach_what_they_name() -> None:
+def test_changes_set_the_field_they_name() -> None:
     recipe = changed('attacks."C&W".steps=3', "threat.eps=8/255", "train.epochs=4", "methods.AT.train.epochs=5")
     assert recipe.attacks["C&W"].steps == 3  # type: ignore[union-attr]
     assert recipe.threat.eps == 8 / 255
@@ -156,7 +156,7 @@ def test_changes_reach_what_they_name() -> None:
     assert recipe.methods["TLA"].train.epochs == 4
 
 
-def test_crafting_attacks_hand_in_their_last_iterate_where_they_can_choose() -> None:
+def test_crafting_attacks_return_their_last_iterate_by_default() -> None:
     recipe = read(
         table(
             craft={"name": "fgsm", "start": "random"},
@@ -175,7 +175,7 @@ def test_crafting_attacks_hand_in_their_last_iterate_where_they_can_choose() -> 
     assert crafts["worst"].keep == "worst"
 
 
-def test_entries_that_are_false_are_left_out(tmp_path: Path) -> None:
+def test_entries_set_to_false_are_removed(tmp_path: Path) -> None:
     assert "noise" not in changed("attacks.noise=false").attacks
     assert list(changed("methods.AT=false", "methods.ALP=false").methods) == ["plain", "TLA"]
     (tmp_path / "mine.toml").write_text('base = "quickstart"\n[methods]\nTLA = false\n[attacks]\n"C&W" = false')
@@ -189,7 +189,7 @@ def test_entries_that_are_false_are_left_out(tmp_path: Path) -> None:
         changed(*(f"methods.{name}=false" for name in ("plain", "AT", "ALP", "TLA")))
 
 
-def test_attacks_still_to_come_are_kept_and_checked_as_far_as_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_attacks_are_stored_and_their_threat_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "AWAITED", ("some_day",))
     attacks = {"noise": {}, "later": {"name": "some-day", "threat": "l2:1/2", "tries": 3}, "some_day": {}}
     recipe = read(table(attacks=attacks))
@@ -199,16 +199,16 @@ def test_attacks_still_to_come_are_kept_and_checked_as_far_as_they_can_be(monkey
     with pytest.raises(ValueError, match=re.escape("unknown norm 'l5' in attacks.later.threat")):
         read(table(attacks=attacks | {"later": {"name": "some_day", "threat": "l5:1"}}))
     monkeypatch.setattr(kinds, "AWAITED", ("noise",))
-    assert not read(table()).awaited  # its file has come
+    assert not read(table()).awaited  # an attack of that name exists
 
 
-def test_transfer() -> None:
-    attacks = {"there": {"name": "transfer", "source": "plain", "attack": {"name": "bim", "steps": 2}}, "transfer": {}}
+def test_transfer_has_a_source_and_an_attack() -> None:
+    attacks = {"named": {"name": "transfer", "source": "plain", "attack": {"name": "bim", "steps": 2}}, "transfer": {}}
     recipe = read(table(seeds=[1, 2], attacks=attacks))
-    there, plain = recipe.attacks["there"], recipe.attacks["transfer"]
-    assert isinstance(there, TransferConfig)
+    named, plain = recipe.attacks["named"], recipe.attacks["transfer"]
+    assert isinstance(named, TransferConfig)
     assert isinstance(plain, TransferConfig)
-    assert (there.source, kinds.name_of(there.attack)) == ("plain", "bim")
+    assert (named.source, kinds.name_of(named.attack)) == ("plain", "bim")
     assert (plain.source, plain.attack) == ("self", PGD(threat=recipe.threat, keep="last"))
     assert again(recipe).table() == recipe.table()
 
@@ -253,14 +253,14 @@ def test_transfer() -> None:
         ("methods.AT.train.init_from=plian", "'plian' in methods.AT.train; did you mean 'plain'?"),
     ],
 )
-def test_unknown_names_at_every_level(change: str, near: str) -> None:
+def test_unknown_names_are_refused_at_every_level(change: str, near: str) -> None:
     with pytest.raises(ValueError, match=re.escape(near)) as refusal:
         changed(change)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         ("train.epochs=many", "methods.plain.train.epochs is 'many': input should be a valid integer"),
         ("train.epochs=2.5", "methods.plain.train.epochs is 2.5: "),
@@ -346,34 +346,34 @@ def test_unknown_names_at_every_level(change: str, near: str) -> None:
         ("name=..", "the recipe is called '..'"),
     ],
 )
-def test_wrong_values_say_where_they_stand(change: str, words: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+def test_error_names_the_key_of_a_wrong_value(change: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(expected)) as refusal:
         changed(change)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "[0.5]", "1.5", "true", "[true]", "'01'", "[[0]]", "{a=1}"])
-def test_bad_seeds(seeds: str) -> None:
+def test_invalid_seeds_are_refused(seeds: str) -> None:
     with pytest.raises(ValueError, match=r"seeds is .* but must be different whole numbers of zero or more"):
         changed(f"seeds={seeds}")
 
 
 @pytest.mark.parametrize("name", ["", " a", "../a", "a/b", "a:b", "a\nb", "a<b>", "é", "-a", "."])
 @pytest.mark.parametrize("section", ["methods", "attacks"])
-def test_names_that_could_not_be_folders_or_columns(section: str, name: str) -> None:
+def test_names_unusable_for_folders_or_columns_are_refused(section: str, name: str) -> None:
     with pytest.raises(ValueError, match=f"{section} has the name .*; use letters, digits, spaces and"):
         read(table(**{section: {name: {"name": "plain" if section == "methods" else "noise"}}}))
 
 
 @pytest.mark.parametrize("section", ["methods", "attacks"])
-def test_names_that_some_disks_cannot_tell_apart(section: str) -> None:
+def test_names_that_differ_only_by_case_are_refused(section: str) -> None:
     kind = {"name": "plain" if section == "methods" else "noise"}
     with pytest.raises(ValueError, match=f"{section} has 'A' twice but for upper and lower case"):
         read(table(**{section: {"A": kind, "a": kind}}))
 
 
 @pytest.mark.parametrize("section", ["data", "model", "threat", "methods", "attacks"])
-def test_missing_sections(section: str) -> None:
+def test_missing_sections_are_refused(section: str) -> None:
     given = table()
     given.pop(section)
     with pytest.raises(ValueError, match=rf"my recipe needs a \[{section}\] section"):
@@ -381,7 +381,7 @@ def test_missing_sections(section: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "content", "words"),
+    ("section", "content", "expected"),
     [
         ("data", {}, "data needs name"),
         ("model", {}, "model needs encoder"),
@@ -389,8 +389,8 @@ def test_missing_sections(section: str) -> None:
         ("train", {}, "methods.plain.train needs epochs"),
     ],
 )
-def test_missing_keys(section: str, content: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_missing_keys_are_refused(section: str, content: object, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         read(table(**{section: content}))
 
 
@@ -399,19 +399,19 @@ def test_transfer_needs_two_seeds() -> None:
         changed("seeds=[3]")
 
 
-def test_a_curve_needs_an_attack() -> None:
+def test_curve_without_a_known_attack_is_refused() -> None:
     with pytest.raises(ValueError, match="eps is given but no curve"):
         read(table(evaluate={"eps": [0.1]}))
 
 
-def test_circles_of_starts() -> None:
+def test_circular_init_from_is_refused() -> None:
     with pytest.raises(ValueError, match="leads back to 'AT'"):
         changed("methods.AT.train.init_from=TLA", "methods.TLA.train.init_from=AT")
     assert changed("methods.AT.train.init_from=plain", "methods.TLA.train.init_from=AT")
     assert changed("train.init_from=weights/any.safetensors")
 
 
-def test_what_training_may_go_without_can_be_left_out_again() -> None:
+def test_optional_training_settings_can_be_switched_off() -> None:
     given = {"epochs": 1, "ema": {"decay": 0.9}, "patience": 3, "clip_norm": 1.0}
     off = {"ema": False, "swa": False, "patience": False, "clip_norm": False, "init_from": False}
     recipe = read(table(train=given, methods={"plain": {}, "bare": {"name": "plain", "train": off}}))
@@ -420,7 +420,7 @@ def test_what_training_may_go_without_can_be_left_out_again() -> None:
     assert read(recipe.table()).table() == recipe.table()
 
 
-def test_schedules_by_hand() -> None:
+def test_schedule_factors_equal_values_by_hand() -> None:
     assert [ScheduleConfig().factor(e, 4) for e in (0, 2, 4)] == [1, 1, 1]
     step = ScheduleConfig(name="step", at=(1, 2.5), gamma=0.1)
     assert [step.factor(e, 4) for e in (0, 0.99, 1, 2.49, 2.5, 9)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
@@ -430,7 +430,7 @@ def test_schedules_by_hand() -> None:
     assert cosine.factor(5, 4) == pytest.approx(0)
 
 
-def test_the_recipe_of_these_tests_uses_its_own_names(tmp_path: Path) -> None:
+def test_tiny_recipe_has_a_plain_and_a_tla_method(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     recipe = schema.load(str(tmp_path / "tiny.toml"))
     assert list(recipe.methods) == ["plain", "TLA"]

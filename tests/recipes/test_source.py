@@ -1,4 +1,4 @@
-"""Raw recipes: bases below, changes on top."""
+"""Raw recipe tables: base recipes and changes by --set."""
 
 import copy
 from pathlib import Path
@@ -18,7 +18,7 @@ tables = st.recursive(
 
 
 def leaves(table: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Everything that is no section, and the empty sections, with the way to it."""
+    """All values and empty sections, each with its path."""
     found = []
     for key, value in table.items():
         deep = isinstance(value, dict) and value
@@ -27,15 +27,15 @@ def leaves(table: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tupl
 
 
 @given(tables, tables)
-def test_merging_is_setting_leaf_by_leaf(under: Any, over: Any) -> None:
+def test_merge_equals_setting_every_leaf(under: Any, over: Any) -> None:
     by_hand = copy.deepcopy(under)
     for (*parents, last), value in leaves(over):
-        place = by_hand
+        target = by_hand
         for part in parents:
-            place[part] = place[part] if isinstance(place.get(part), dict) else {}
-            place = place[part]
-        if value != {} or not isinstance(place.get(last), dict):
-            place[last] = value
+            target[part] = target[part] if isinstance(target.get(part), dict) else {}
+            target = target[part]
+        if value != {} or not isinstance(target.get(last), dict):
+            target[last] = value
     before = copy.deepcopy((under, over))
     assert source.merge(under, over) == by_hand
     assert (under, over) == before
@@ -63,7 +63,7 @@ def test_merging_is_setting_leaf_by_leaf(under: Any, over: Any) -> None:
         ("data.name=npz:/some/where=here.npz", ["data", "name"], "npz:/some/where=here.npz"),
     ],
 )
-def test_changes(change: str, path: list[str], value: object) -> None:
+def test_changes_set_the_named_key(change: str, path: list[str], value: object) -> None:
     table: dict[str, Any] = {"attacks": {"C&W": {"steps": 40, "step": 0.1}}}
     source.change(table, change)
     found: Any = table
@@ -71,27 +71,27 @@ def test_changes(change: str, path: list[str], value: object) -> None:
         found = found[part]
     assert found == value
     assert type(found) is type(value)
-    assert table["attacks"]["C&W"]["step"] == 0.1  # what was not named is as before
+    assert table["attacks"]["C&W"]["step"] == 0.1  # other keys are unchanged
 
 
 @pytest.mark.parametrize("change", ["a", "", "=3", "a..b=1", ".a=1", "a.=1", '"a=3', "a'b=1"])
-def test_changes_that_are_none(change: str) -> None:
+def test_malformed_changes_are_refused(change: str) -> None:
     with pytest.raises(ValueError, match=r"not of the form key=value, e.g. --set train.epochs=3"):
         source.change({}, change)
 
 
-def test_a_change_inside_of_a_value() -> None:
+def test_change_inside_a_value_that_is_no_section_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--set 'seeds.first=1': seeds is not a section"):
         source.change({"seeds": [0]}, "seeds.first=1")
 
 
-def test_a_name_alone_is_a_section() -> None:
+def test_change_below_a_name_turns_it_into_a_section() -> None:
     table = {"model": {"head": "hypersphere"}}
     source.change(table, "model.head.scale=5")
     assert table == {"model": {"head": {"name": "hypersphere", "scale": 5}}}
 
 
-def test_a_base_is_looked_for_beside_the_file_that_names_it(tmp_path: Path) -> None:
+def test_path_of_a_base_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "low.toml").write_text('name = "low"\nseeds = [5]\n[train]\nepochs = 7\nbatch = 9')
     (tmp_path / "deep" / "mid.toml").write_text('base = "low.toml"\n[train]\nepochs = 8')
@@ -100,13 +100,13 @@ def test_a_base_is_looked_for_beside_the_file_that_names_it(tmp_path: Path) -> N
     assert table == {"name": "top", "seeds": [5], "train": {"epochs": 8, "batch": 9, "lr": 1}}
 
 
-def test_a_base_among_the_recipes_that_come_along(tmp_path: Path) -> None:
+def test_base_can_be_a_recipe_of_the_library(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('base = "quickstart"\nseeds = [3, 4]')
     table, below = source.table(str(tmp_path / "mine.toml")), source.table("quickstart")
     assert table == below | {"seeds": [3, 4], "name": "mine"}
 
 
-def test_a_base_that_leads_back(tmp_path: Path) -> None:
+def test_circular_bases_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('base = "b.toml"')
     (tmp_path / "b.toml").write_text('base = "a.toml"')
     with pytest.raises(ValueError, match=r"based on itself: .*a.toml -> .*b.toml -> .*a.toml"):
@@ -114,14 +114,14 @@ def test_a_base_that_leads_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"a = ", b"\xff\xfe", b"a = 1\na = 2"])
-def test_what_is_no_toml_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
+def test_invalid_toml_is_refused_with_the_name_of_its_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"recipe .*bad\.toml is not valid TOML: "):
         source.table(str(path))
 
 
-def test_missing_recipes() -> None:
+def test_missing_recipes_are_refused() -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no recipe file nowhere.toml"):
         source.table("nowhere.toml")
     with pytest.raises(ValueError, match=r"unknown recipe 'quickstrat'; did you mean 'quickstart'"):

@@ -1,3 +1,3 @@
-"""Records that are made up, for tests that need no model."""
+"""Synthetic records, for tests that need no model."""
 
 from synthetic_study import make_run, make_study, study, without  # noqa: F401  (fixtures)

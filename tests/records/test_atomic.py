@@ -6,7 +6,7 @@ import pytest
 from holdfast.records.atomic import write_bytes, write_text
 
 
-def test_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for data in (b"old", b"", b"new" * 100_000):
         write_bytes(path, data)
@@ -26,7 +26,7 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
 
 
 class _FullDisk:
-    """A file that takes half of what it is given and then fails."""
+    """A file that writes half of the data and then fails."""
 
     def __init__(self, file):
         self.file = file
@@ -57,7 +57,7 @@ def _fail_call(name: str):
 @pytest.mark.parametrize(
     "inject", [_fail_write, _fail_call("fsync"), _fail_call("replace")], ids=["write", "fsync", "rename"]
 )
-def test_errors_leave_the_old_file_and_no_other(inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_old_file_and_no_other(inject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_bytes(path, b"old")
     with monkeypatch.context() as patch:
@@ -68,7 +68,7 @@ def test_errors_leave_the_old_file_and_no_other(inject, tmp_path: Path, monkeypa
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_data_is_synced_before_the_rename_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_the_rename_and_the_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
 

@@ -13,12 +13,12 @@ def test_attack_facts_survive_json(eps: float) -> None:
     assert AttackFacts.read(json.loads(text)) == attack
 
 
-def test_keys_of_a_later_version_are_left_alone() -> None:
+def test_keys_of_a_later_version_are_ignored() -> None:
     assert AttackFacts.read({"norm": "l2", "eps": 1, "queries": 7}) == AttackFacts(norm="l2", eps=1.0)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"eps": 1}, "lack norm"),
         ({"norm": "l2"}, "lack eps"),
@@ -26,16 +26,16 @@ def test_keys_of_a_later_version_are_left_alone() -> None:
         ({"norm": "l2", "eps": -1}, "-1"),
     ],
 )
-def test_bad_attack_facts_are_refused(given: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_bad_attack_facts_are_refused(given: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         AttackFacts.read(given)
 
 
-def test_an_attack_speaks_for_its_own_eps_and_a_minimal_one_for_all_below() -> None:
+def test_attack_measures_its_eps_and_a_minimal_norm_attack_all_smaller_ones() -> None:
     fixed, minimal = (AttackFacts(norm="l2", eps=1.0, minimal=kind) for kind in (False, True))
     assert [fixed.measured_at(eps) for eps in (0.5, 1.0, 1.5)] == [False, True, False]
     assert [minimal.measured_at(eps) for eps in (0.5, 1.0, 1.5)] == [True, True, False]
 
 
-def test_cost_that_is_not_written_counts_as_nothing() -> None:
+def test_missing_cost_counts_as_zero() -> None:
     assert Spend.read({"seconds": 2}) == Spend(2.0, 0, 0)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from holdfast.records import format as files
+from holdfast.records import format as on_disk
 from holdfast.records.facts import AttackFacts
 from holdfast.records.records import Records, column_name
 
@@ -63,7 +63,7 @@ def same(a, b) -> bool:
 
 
 @given(all_records())
-def test_what_was_saved_is_what_is_loaded(records: Records) -> None:
+def test_loaded_records_equal_saved_records(records: Records) -> None:
     with tempfile.TemporaryDirectory() as folder:
         records.save(Path(folder))
         back = Records.load(Path(folder))
@@ -71,7 +71,7 @@ def test_what_was_saved_is_what_is_loaded(records: Records) -> None:
     assert same(records.arrays, back.arrays)
     assert records.facts == back.facts
     for name, values in records.columns.items():
-        numbers = ~np.isnan(values)  # also the sign of zero
+        numbers = ~np.isnan(values)  # compares the sign of zero too
         assert np.array_equal(
             np.signbit(values.astype(float))[numbers], np.signbit(back.columns[name].astype(float))[numbers]
         )
@@ -87,7 +87,7 @@ def test_pandas_reads_the_same_table(records: Records) -> None:
     for name, values in records.columns.items():
         if len(records):
             read = frame[name].to_numpy(values.dtype)
-            if values.dtype.kind == "f":  # how exactly pandas reads a float depends on its version
+            if values.dtype.kind == "f":  # the precision of pandas depends on its version
                 np.testing.assert_allclose(read, values, rtol=1e-14, atol=1e-300)
             else:
                 assert np.array_equal(read, values)
@@ -126,14 +126,14 @@ EPS = st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.3, 1.0, math.inf])
 
 
 @given(small_records(), EPS, st.sampled_from(["linf", "l2", "l1"]))
-def test_held_is_the_brute_loop(given_records, eps: float, norm: str) -> None:
+def test_held_equals_a_loop_over_samples_and_attacks(given_records, eps: float, norm: str) -> None:
     columns, attacks = given_records
     records = Records(columns, {"attacks": attacks})
     assert records.held(eps, norm).tolist() == brute_held(records, eps, norm)
 
 
 @given(small_records(), EPS, EPS)
-def test_another_attack_or_a_larger_eps_never_raises_what_holds(given_records, one: float, two: float) -> None:
+def test_held_never_increases_with_another_attack_or_a_larger_eps(given_records, one: float, two: float) -> None:
     columns, attacks = given_records
     without = {name: values for name, values in columns.items() if not name.endswith(":c")}
     fewer = Records(without, {"attacks": {name: a for name, a in attacks.items() if name != "c"}})
@@ -156,43 +156,43 @@ def tiny(distance: list[float], eps: float | str = 0.3, **more: object) -> Recor
     return Records(columns, {"attacks": {"a": {"norm": "linf", "eps": eps, **more}}})
 
 
-def test_rounding_beyond_eps_does_not_save_a_fooled_sample() -> None:
+def test_distance_rounded_beyond_eps_still_counts_as_fooled() -> None:
     assert not tiny([float(np.float32(0.3) + np.float32(1e-7))]).held(0.3, "linf").any()
 
 
-def test_a_point_outside_the_threat_earns_nothing() -> None:
+def test_point_outside_the_threat_does_not_count_as_fooled() -> None:
     assert tiny([math.nan]).held(math.inf, "linf").all()
 
 
-def test_measured_only_where_an_attack_speaks() -> None:
+def test_accuracy_is_measured_only_where_an_attack_was_run() -> None:
     assert [tiny([0.1]).measured(eps, "linf") for eps in (0.0, 0.1, 0.3, 0.4)] == [True, False, True, False]
     assert not tiny([0.1]).measured(0.3, "l2")
     assert tiny([0.1], eps="inf", minimal=True).measured(0.1234, "linf")
 
 
 @pytest.mark.parametrize("lost", ["facts.json", "records.csv", "arrays.npz"])
-def test_half_a_folder_is_refused(lost: str, study, tmp_path: Path) -> None:
+def test_incomplete_folder_is_refused(lost: str, study, tmp_path: Path) -> None:
     study.runs[0].records.save(tmp_path)
     (tmp_path / lost).unlink()
     with pytest.raises((ValueError, FileNotFoundError), match="evaluate again"):
         Records.load(tmp_path)
 
 
-def test_an_overwrite_that_dies_before_the_facts_is_refused(make_run, tmp_path: Path, monkeypatch) -> None:
+def test_overwrite_interrupted_before_facts_json_is_refused(make_run, tmp_path: Path, monkeypatch) -> None:
     make_run("a", 0, n=10).records.save(tmp_path)
 
     def die(*_: object) -> None:
         raise OSError("killed")
 
-    monkeypatch.setattr(files, "write_text", die)
+    monkeypatch.setattr(on_disk, "write_text", die)
     with pytest.raises(OSError, match="killed"):
         make_run("a", 1, n=10).records.save(tmp_path)
     with pytest.raises(ValueError, match=r"records\.csv does not match its checksum in facts\.json"):
         Records.load(tmp_path)
 
 
-def test_every_write_error_leaves_what_was_there_or_a_refusal(make_run, tmp_path: Path, monkeypatch) -> None:
-    """Fail at the k-th rename: what can be loaded afterwards is the old records or the new ones, never a mixture."""
+def test_after_a_write_error_old_records_load_or_loading_is_refused(make_run, tmp_path: Path, monkeypatch) -> None:
+    """After a failure of the k-th rename either old or new records load, never a mixture."""
     old, new = make_run("a", 0, n=10).records, make_run("a", 1, n=12).records
     replace = os.replace
     for k in range(3):
@@ -218,7 +218,7 @@ def test_every_write_error_leaves_what_was_there_or_a_refusal(make_run, tmp_path
     assert same(Records.load(tmp_path).columns, new.columns)
 
 
-def test_stale_arrays_do_not_survive(make_run, tmp_path: Path) -> None:
+def test_arrays_of_earlier_records_are_removed(make_run, tmp_path: Path) -> None:
     records = make_run("a", 0, n=10).records
     records.save(tmp_path)
     Records(records.columns, records.facts).save(tmp_path)
@@ -231,24 +231,24 @@ def _edit(folder: Path, **changes: object) -> None:
     (folder / "facts.json").write_text(json.dumps(document | changes))
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_newer_schema_is_refused(tmp_path: Path) -> None:
     tiny([0.1]).save(tmp_path)
-    _edit(tmp_path, schema=files.SCHEMA + 1)
+    _edit(tmp_path, schema=on_disk.SCHEMA + 1)
     with pytest.raises(ValueError, match="use a newer holdfast"):
         Records.load(tmp_path)
 
 
-def test_an_older_schema_is_upgraded_step_by_step(tmp_path: Path, monkeypatch) -> None:
+def test_older_schema_is_upgraded_step_by_step(tmp_path: Path, monkeypatch) -> None:
     tiny([0.1]).save(tmp_path)
-    monkeypatch.setattr(files, "SCHEMA", 3)
+    monkeypatch.setattr(on_disk, "SCHEMA", 3)
     monkeypatch.setattr(
-        files, "UPGRADES", {n: lambda old, n=n: old | {"facts": old["facts"] | {f"from {n}": 1}} for n in (1, 2)}
+        on_disk, "UPGRADES", {n: lambda old, n=n: old | {"facts": old["facts"] | {f"from {n}": 1}} for n in (1, 2)}
     )
     assert Records.load(tmp_path).facts.keys() == {"attacks", "from 1", "from 2"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "x"}', "\xff"])
-def test_what_is_not_a_facts_file_is_refused_in_one_sentence(text: str, tmp_path: Path) -> None:
+def test_file_that_is_not_facts_json_is_refused_in_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "facts.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"facts\.json"):
         Records.load(tmp_path)
@@ -258,7 +258,7 @@ N2 = {"index": np.arange(2), "y": np.zeros(2, int), "label": np.zeros(2, int)}
 
 
 @pytest.mark.parametrize(
-    ("columns", "facts", "arrays", "said"),
+    ("columns", "facts", "arrays", "message"),
     [
         ({"index": np.arange(2), "y": np.arange(2)}, {}, {}, "lack the column 'label'"),
         (N2 | {"y": np.zeros(3, int)}, {}, {}, "3 rows but index has 2"),
@@ -275,18 +275,18 @@ N2 = {"index": np.arange(2), "y": np.zeros(2, int), "label": np.zeros(2, int)}
         (N2, {}, {"o": np.array([None])}, "Python objects"),
     ],
 )
-def test_malformed_records_are_refused(columns, facts, arrays, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_malformed_records_are_refused(columns, facts, arrays, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Records(columns, facts, arrays)
 
 
-def test_attack_columns_must_have_their_type() -> None:
+def test_attack_columns_of_a_wrong_type_are_refused() -> None:
     records = tiny([0.1])
     with pytest.raises(ValueError, match="'fooled:linf:a' is int64 but must be bool"):
         Records(dict(records.columns) | {"fooled:linf:a": np.ones(1, int)}, records.facts)
 
 
-def test_records_cannot_be_changed() -> None:
+def test_records_are_immutable() -> None:
     records = tiny([0.1])
     with pytest.raises(ValueError, match="read-only"):
         records.columns["y"][0] = 5
@@ -294,7 +294,7 @@ def test_records_cannot_be_changed() -> None:
         records.columns["y"] = np.zeros(1)
 
 
-def test_cost_of_every_stage(study) -> None:
+def test_spend_lists_the_cost_of_every_stage(study) -> None:
     spend = study.runs[0].records.spend()
     assert list(spend) == ["training", "clean", "PGD-40", "PGD-40 at 0.1", "FGSM", "PGD-L2"]
     assert (spend["training"].seconds, spend["FGSM"].backwards) == (40.0, 500)

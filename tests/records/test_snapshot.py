@@ -1,4 +1,4 @@
-"""Snapshots: whole or refused, and nothing in them can run."""
+"""Snapshots: damaged files are refused, and nothing is unpickled."""
 
 import random
 from pathlib import Path
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "c.safetensors"
 
 
-def test_what_is_written_is_read_back(path: Path) -> None:
+def test_written_content_is_read_back(path: Path) -> None:
     tensors, facts = snapshot.read(path)
     assert same(tensors, TENSORS)
     assert {name: t.dtype for name, t in tensors.items()} == {name: t.dtype for name, t in TENSORS.items()}
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back(path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_the_same_content_is_the_same_file(path: Path) -> None:
+def test_equal_content_gives_equal_files(path: Path) -> None:
     first = path.read_bytes()
     for _ in range(5):
         snapshot.write(path, dict(reversed(TENSORS.items())), FACTS)
@@ -47,9 +47,9 @@ def test_the_same_content_is_the_same_file(path: Path) -> None:
 def test_every_flipped_bit_is_refused_or_harmless(path: Path) -> None:
     whole, chance = path.read_bytes(), random.Random(0)
     refused = []
-    for place in range(0, len(whole), 2):  # one random bit of every other byte
+    for position in range(0, len(whole), 2):  # one random bit of every other byte
         damaged = bytearray(whole)
-        damaged[place] ^= 1 << chance.randrange(8)
+        damaged[position] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged)
         try:
             tensors, facts = snapshot.read(path)
@@ -57,9 +57,9 @@ def test_every_flipped_bit_is_refused_or_harmless(path: Path) -> None:
             refused.append(str(error))
         else:
             assert same(tensors, TENSORS)
-            assert facts in (FACTS, {})  # a file without a note is one of another program, and resumes nothing
+            assert facts in (FACTS, {})  # a file without the entry counts as written by another program
     assert len(refused) > 0.4 * len(whole)
-    assert all(said.startswith(f"{path} is damaged (") and "\n" not in said for said in refused)
+    assert all(message.startswith(f"{path} is damaged (") and "\n" not in message for message in refused)
 
 
 def test_every_truncation_is_refused(path: Path) -> None:
@@ -73,14 +73,14 @@ def test_every_truncation_is_refused(path: Path) -> None:
         snapshot.read(path)
 
 
-def test_facts_nested_beyond_all_measure_are_refused(path: Path) -> None:
+def test_too_deeply_nested_facts_are_refused(path: Path) -> None:
     text, whole = "[" * 100_000, {name: tensor.contiguous() for name, tensor in TENSORS.items()}
     path.write_bytes(save(whole, metadata={"holdfast": f"{snapshot._checksum(TENSORS, text)} {text}"}))
     with pytest.raises(ValueError, match="is damaged"):
         snapshot.read(path)
 
 
-def test_a_pickle_is_no_checkpoint(path: Path) -> None:
+def test_pickle_is_refused(path: Path) -> None:
     torch.save(TENSORS, path)
     with pytest.raises(ValueError, match="is damaged"):
         snapshot.read(path)
@@ -93,12 +93,12 @@ def test_weights_of_other_programs_are_read(path: Path) -> None:
     assert facts == {}
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there are no weights at .*gone\.safetensors; train the model first"):
         snapshot.read(tmp_path / "gone.safetensors")
 
 
-def test_the_digest_sees_names_types_shapes_and_values() -> None:
+def test_digest_depends_on_names_types_shapes_and_values() -> None:
     ones = torch.ones(4)
     others = [{"b": ones}, {"a": ones.int()}, {"a": ones.reshape(2, 2)}, {"a": -ones}, {"a": ones, "b": ones}, {}]
     digests = [snapshot.digest(tensors) for tensors in [{"a": ones}, *others]]
@@ -107,19 +107,19 @@ def test_the_digest_sees_names_types_shapes_and_values() -> None:
 
 
 @pytest.mark.parametrize("module", [nn.Linear(3, 3), nn.Linear(2, 2, bias=False), nn.Sequential(nn.Linear(2, 2))])
-def test_weights_of_another_architecture(module: nn.Module) -> None:
+def test_weights_of_another_architecture_are_refused(module: nn.Module) -> None:
     with pytest.raises(ValueError, match=r"^here\.safetensors does not fit this model \(") as refusal:
         snapshot.load_weights(module, nn.Linear(2, 2).state_dict(), Path("here.safetensors"))
     assert "\n" not in str(refusal.value)
 
 
-def test_prefixes() -> None:
+def test_prefixed_tensors_are_found_under_their_prefix() -> None:
     mixed = checkpoint.prefixed("model", {"a": torch.ones(1)}) | checkpoint.prefixed("model2", {"a": torch.zeros(1)})
     assert same(checkpoint.under("model", mixed), {"a": torch.ones(1)})
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd", "bare sgd"])
-def test_an_optimizer_goes_on_with_its_memory(kind: str, tmp_path: Path) -> None:
+def test_restored_optimizer_continues_with_its_state(kind: str, tmp_path: Path) -> None:
     def made() -> tuple[nn.Parameter, torch.optim.Optimizer]:
         p = nn.Parameter(torch.tensor([1.0, -2.0]))
         if kind == "adam":

@@ -1,4 +1,4 @@
-"""Data that cannot be trusted: one sentence, exit code 2, nothing written."""
+"""Invalid data: one sentence, exit code 2, nothing written."""
 
 from pathlib import Path
 from typing import Any
@@ -43,22 +43,22 @@ def spoilt(name: str, value: float) -> dict[str, Any]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     (tmp_path / "mine.toml").write_text(RECIPE)
     return tmp_path
 
 
-def test_good_data_pass(here: Path, call: Any) -> None:
-    np.savez(here / "data.npz", **arrays())
+def test_valid_data_are_accepted(folder: Path, call: Any) -> None:
+    np.savez(folder / "data.npz", **arrays())
     done = call("run", "mine.toml")
     assert done.code == 0, done.err
-    assert (here / "runs" / "mine" / "report.html").is_file()
+    assert (folder / "runs" / "mine" / "report.html").is_file()
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "expected"),
     [
         (spoilt("x_train", np.nan), "NaN or infinite"),
         (spoilt("x_test", np.inf), "NaN or infinite"),
@@ -83,41 +83,41 @@ def test_good_data_pass(here: Path, call: Any) -> None:
     ],
 )
 def test_bad_data_are_refused_before_anything_is_written(
-    here: Path, call: Any, content: dict[str, Any], words: str
+    folder: Path, call: Any, content: dict[str, Any], expected: str
 ) -> None:
-    np.savez(here / "data.npz", **content)
+    np.savez(folder / "data.npz", **content)
     done = call("run", "mine.toml")
     assert done.code == 2
-    assert words in done.err
+    assert expected in done.err
     assert done.err.startswith("holdfast: ")
     assert done.err.count("\n") == 1
-    assert sorted(p.name for p in here.iterdir()) == ["data.npz", "mine.toml"]
+    assert sorted(p.name for p in folder.iterdir()) == ["data.npz", "mine.toml"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no zip", b"PK\x03\x04 half"])
-def test_files_that_are_no_data(here: Path, call: Any, content: bytes | None) -> None:
+def test_files_of_another_format_are_refused(folder: Path, call: Any, content: bytes | None) -> None:
     if content is not None:
-        (here / "data.npz").write_bytes(content)
+        (folder / "data.npz").write_bytes(content)
     done = call("train", "mine.toml")
     assert done.code == 2
     assert done.err.startswith("holdfast: ")
     assert "data.npz" in done.err
     assert done.err.count("\n") == 1
-    assert not (here / "runs").exists()
+    assert not (folder / "runs").exists()
 
 
-def test_a_model_of_other_data_is_not_evaluated(here: Path, call: Any) -> None:
-    np.savez(here / "data.npz", **arrays())
+def test_model_trained_on_other_data_is_not_evaluated(folder: Path, call: Any) -> None:
+    np.savez(folder / "data.npz", **arrays())
     assert call("train", "mine.toml").code == 0
-    np.savez(here / "data.npz", **spoilt("x_test", 0.25))
+    np.savez(folder / "data.npz", **spoilt("x_test", 0.25))
     done = call("evaluate", "mine.toml")
     assert done.code == 2
     assert "holds a model of other settings" in done.err
 
 
-def test_normalization_for_other_channels(here: Path, call: Any) -> None:
-    np.savez(here / "data.npz", **arrays())
+def test_normalization_for_another_number_of_channels_is_refused(folder: Path, call: Any) -> None:
+    np.savez(folder / "data.npz", **arrays())
     done = call("run", "mine.toml", "--set", "model.mean=[0.1, 0.2, 0.3]", "--set", "model.std=[1, 1, 1]")
     assert done.code == 2
     assert "model 'tiny' cannot be made for samples of shape (1, 4, 4)" in done.err
-    assert not (here / "runs").exists()
+    assert not (folder / "runs").exists()

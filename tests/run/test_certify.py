@@ -1,4 +1,4 @@
-"""The command that certifies: records, resuming, the page, and what it refuses."""
+"""`holdfast certify`: records, resuming, the page, and errors."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ CHANGES += ["certify.k=[1,3]", "seeds=[0,1]", "certify.radii=[0.2,0.6]", "thread
 
 
 class Plain(BaseEstimator):
-    """No metric is learned."""
+    """A learner that returns the Euclidean metric."""
 
     def fit(self, x: Any, y: Any) -> "Plain":
         self.components_ = np.eye(x.shape[1])
@@ -37,7 +37,7 @@ class Plain(BaseEstimator):
 
 
 class Scaled(BaseEstimator):
-    """Every feature by a random factor."""
+    """A learner that scales every feature by a random factor."""
 
     fits = 0
 
@@ -84,7 +84,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return x, torch.cat([data.train.y, data.valid.y])[order], data.test.spread(5).x.double()
 
 
-def test_records_hold_what_the_certifier_says(tmp_path: Path, digits: Any) -> None:
+def test_records_hold_the_certificates(tmp_path: Path, digits: Any) -> None:
     made = certify(recipe(), tmp_path)
     x, y, inputs = digits
     for k in (1, 3):
@@ -99,7 +99,7 @@ def test_records_hold_what_the_certifier_says(tmp_path: Path, digits: Any) -> No
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_stopped_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     whole = Neighbors.__call__
 
@@ -113,7 +113,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         certify(recipe(), tmp_path)
     certify(recipe(), tmp_path)
-    assert Scaled.fits == 2  # one for each seed, none twice
+    assert Scaled.fits == 2  # one for each seed
     assert len(calls) == 1 + 3 * 2 * 4  # 3 parts, K = 1 and 3, two metrics of two seeds
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*/*/records/records.csv")}
     certified = [path for path in sorted(tmp_path.glob("*/*/*/parts/*")) if "radius" in np.load(path).files]
@@ -126,7 +126,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pyt
 
 def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
     certify(recipe(), tmp_path, "Scaled", 0)
-    study.study_of(recipe("certify.radii=[0.4]"), tmp_path)  # only where the table is read off
+    study.study_of(recipe("certify.radii=[0.4]"), tmp_path)  # changes only the columns of the table
     with pytest.raises(ValueError, match="other settings"):
         study.study_of(recipe("metrics.Scaled.by=2.0"), tmp_path)
     with pytest.raises(ValueError, match="other settings"):
@@ -136,7 +136,7 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("certify.radii=[-0.1]", "finite radii of zero or more"),
         ("certify.radii=[]", "finite radii of zero or more"),
@@ -151,18 +151,18 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         ("modle.encoder='mlp'", "unknown key 'modle'"),
     ],
 )
-def test_bad_recipes_are_refused_in_one_sentence(change: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_bad_recipes_are_refused_in_one_sentence(change: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         recipe("metrics={Scaled={learner='scaled'}}", change)
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_without_metrics_has_nothing_to_certify(call: Any) -> None:
+def test_recipe_without_metrics_is_refused(call: Any) -> None:
     assert "use `holdfast run`" in one_sentence(call("certify", "quickstart"), 2)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("certify.k=[1,9999]", "points but k = 9999 needs 10000"),
         ("certify.near=1", "near is 1 but the bound of k = 3 needs"),
@@ -170,59 +170,57 @@ def test_a_recipe_without_metrics_has_nothing_to_certify(call: Any) -> None:
         ("certify.box=[1,0]", "is empty"),
     ],
 )
-def test_what_does_not_go_with_the_data_is_refused_before_anything_is_fitted(
-    tmp_path: Path, change: str, said: str
+def test_settings_that_do_not_fit_the_data_are_refused_before_fitting(
+    tmp_path: Path, change: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         certify(recipe("metrics.Euclidean=false", change), tmp_path)
     assert Scaled.fits == 0
 
 
-def test_samples_outside_the_box_are_refused_before_anything_is_fitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_outside_the_box_are_refused_before_fitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = load_data("digits", valid=1)
-    data.test.x[-1] += 1  # as tabular test points may do
+    data.test.x[-1] += 1  # as may happen with tabular data
     monkeypatch.setattr(session, "load_for", lambda *_: data)
     with pytest.raises(ValueError, match=r"x spans .* but the box is"):
         certify(recipe("metrics.Euclidean=false", "certify.box=[0,1]", "certify.samples=9999"), tmp_path)
     assert Scaled.fits == 0
 
 
-def test_a_folder_of_other_settings_is_refused_before_anything_is_fitted(tmp_path: Path) -> None:
+def test_folder_of_other_settings_is_refused_before_fitting(tmp_path: Path) -> None:
     certify(recipe(), tmp_path, "Scaled", 0)
     other = recipe("certify.samples=4")
     for metric, seed in (("Scaled", 1), ("Euclidean", None)):
         with pytest.raises(ValueError, match="holds records of other settings"):
             certify(other, tmp_path, metric, seed)
     assert Scaled.fits == 1
-    made = certify(other, tmp_path, "Scaled", 0)  # made anew, so nothing else is left
+    made = certify(other, tmp_path, "Scaled", 0)  # all remaining records have the new settings
     assert [len(run.records) for run in made.runs] == [4, 4]
 
 
-def test_a_device_without_float64_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_float64_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "open_fabric", lambda name: SimpleNamespace(device=torch.device(name)))
     with pytest.raises(ValueError, match="device 'mps' has no float64, which certificates need"):
         certify(recipe(), tmp_path, device="mps")
 
 
 @pytest.mark.parametrize("device", ["tpu", "abacus"])
-def test_a_device_that_cannot_be_used_is_refused(tmp_path: Path, device: str) -> None:
+def test_unusable_device_is_refused(tmp_path: Path, device: str) -> None:
     with pytest.raises(ValueError, match=f"device {device!r} .*; choose auto"):
         certify(recipe(), tmp_path, device=device)
 
 
-def test_a_resolved_recipe_reads_back_as_itself() -> None:
+def test_recipe_equals_its_resolved_form() -> None:
     table = recipe("metrics.Scaled={learner='scaled', by=2.0}").table()
     assert schema.read(json.loads(json.dumps(table))).table() == table
 
 
-def test_the_command_prints_tables_and_writes_page_and_markdown(
+def test_command_prints_tables_and_writes_page_and_markdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = [item for change in CHANGES for item in ("--set", change)]
-    words = ["holdfast", "certify", "arml-digits", *changes, "--out", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", [*words, "--markdown", str(tmp_path / "told.md"), "--metric", "Euclidean"])
+    arguments = ["holdfast", "certify", "arml-digits", *changes, "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", [*arguments, "--markdown", str(tmp_path / "numbers.md"), "--metric", "Euclidean"])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 0
@@ -230,15 +228,15 @@ def test_the_command_prints_tables_and_writes_page_and_markdown(
     assert "K = 1" in out
     assert "Certified 0.2" in out
     assert str(tmp_path / "out" / "report.html") in out
-    assert "holdfast run arml-digits --set" in (tmp_path / "told.md").read_text()
+    assert "holdfast run arml-digits --set" in (tmp_path / "numbers.md").read_text()
 
 
-def test_the_page_and_the_markdown_are_written_again_from_the_records(
+def test_report_rewrites_page_and_markdown_from_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = [item for change in CHANGES for item in ("--set", change)]
-    words = ["holdfast", "report", "arml-digits", *changes, "--out", str(tmp_path), "--markdown"]
-    monkeypatch.setattr("sys.argv", [*words, str(tmp_path / "again.md")])
+    arguments = ["holdfast", "report", "arml-digits", *changes, "--out", str(tmp_path), "--markdown"]
+    monkeypatch.setattr("sys.argv", [*arguments, str(tmp_path / "again.md")])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
@@ -258,8 +256,8 @@ def test_recipes_that_certify_are_listed_and_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.undo()
-    for words in (["list", "recipes"], ["list", "learners"], ["show", "arml-usps"]):
-        monkeypatch.setattr("sys.argv", ["holdfast", *words])
+    for arguments in (["list", "recipes"], ["list", "learners"], ["show", "arml-usps"]):
+        monkeypatch.setattr("sys.argv", ["holdfast", *arguments])
         with pytest.raises(SystemExit):
             main()
     out = capsys.readouterr().out
@@ -268,7 +266,7 @@ def test_recipes_that_certify_are_listed_and_shown(
 
 
 @pytest.mark.parametrize("name", [name for name in source.names() if name.startswith("arml-")])
-def test_every_recipe_that_comes_along_reads_with_the_real_learners(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_library_recipe_loads_with_the_real_learners(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     found = schema.load(name)
     assert set(found.metrics) == {"Euclidean", "NCA", "LMNN", "ITML", "ARML"}
@@ -277,7 +275,7 @@ def test_every_recipe_that_comes_along_reads_with_the_real_learners(name: str, m
     assert len(found.seeds) >= 3
 
 
-def test_what_is_certified_is_the_classifier_of_the_learners() -> None:
+def test_certified_classifier_equals_the_learners_classifier() -> None:
     from holdfast.learners import MahalanobisKNN
 
     rng = np.random.default_rng(0)

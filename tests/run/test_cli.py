@@ -1,4 +1,4 @@
-"""The command line: every command, exit codes scripts can trust, errors of one sentence."""
+"""The command line: every command, exit codes, and errors in one sentence."""
 
 import errno
 import os
@@ -42,40 +42,40 @@ COMMANDS = {
 
 
 def plain(text: str) -> str:
-    """Help without boxes, colours and line ends."""
+    """Help text without boxes, colors and line breaks."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", text).split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_teaches(call: Any, command: str) -> None:
+def test_help_describes_every_option(call: Any, command: str) -> None:
     done = call(command, "--help")
     assert done.code == 0
-    said = plain(done.out)
+    text = plain(done.out)
     function = next(c.callback for c in cli.app.registered_commands if c.callback.__name__.rstrip("_") == command)  # type: ignore[union-attr]
-    assert plain(function.__doc__ or "?") in said
+    assert plain(function.__doc__ or "?") in text
     for option in COMMANDS[command]:
-        assert re.search(rf"{option}\b.*?[a-z]{{3,}}", said), option
-    options = {o for o in re.findall(r"(?<![\w`])--[a-z-]+", said) if o not in ("--help",)}
+        assert re.search(rf"{option}\b.*?[a-z]{{3,}}", text), option
+    options = {o for o in re.findall(r"(?<![\w`])--[a-z-]+", text) if o not in ("--help",)}
     assert set(COMMANDS[command]) <= options
 
 
-def test_the_first_help_shows_where_to_start(call: Any) -> None:
+def test_top_level_help_shows_where_to_start(call: Any) -> None:
     done = call("--help")
-    said = plain(done.out)
+    text = plain(done.out)
     assert done.code == 0
-    assert "Start with `holdfast run quickstart`" in said
-    assert "Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted" in said
-    assert all(f" {command} " in said for command in COMMANDS)
-    assert call().code == 2  # without a command the help is shown, but nothing was done
+    assert "Start with `holdfast run quickstart`" in text
+    assert "Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted" in text
+    assert all(f" {command} " in text for command in COMMANDS)
+    assert call().code == 2  # without a command only the help is shown
 
 
-def test_list_tells_the_options_of_models_and_heads_that_show_leaves_out(call: Any) -> None:
+def test_list_shows_options_of_models_and_heads(call: Any) -> None:
     assert 'Options: width = 1024, depth = 3, activation = "relu".' in plain(call("list", "models").out)
     assert "Options: scale = 10.0, margin = 0.2, feature_norm = true," in plain(call("list", "heads").out)
 
 
 @pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "learners", "data", "recipes"])
-def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
+def test_list_describes_every_member(call: Any, kind: str) -> None:
     from holdfast import data
 
     names = {
@@ -89,10 +89,10 @@ def test_list_says_a_sentence_on_everything(call: Any, kind: str) -> None:
     }
     done = call("list", kind)
     assert done.code == 0
-    said = plain(done.out)
+    text = plain(done.out)
     rows = [line.split()[0] for line in done.out.splitlines() if line[:1].strip()]
     assert rows == names[kind]
-    assert len(said) > 25 * len(rows)
+    assert len(text) > 25 * len(rows)
 
 
 @pytest.mark.parametrize("name", schema.names())
@@ -109,7 +109,7 @@ def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "expected"),
     [
         (["run", "quickstrat"], "unknown recipe 'quickstrat'; did you mean 'quickstart'?"),
         (["show", "nowhere.toml"], "there is no recipe file nowhere.toml"),
@@ -141,38 +141,38 @@ def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: P
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(
-    call: Any, args: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Any, args: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert words in one_sentence(call(*args), 2)
+    assert expected in one_sentence(call(*args), 2)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("recipe", ["mnist-mlp", "mnist-lenet-small"])
 @pytest.mark.parametrize("folder", [None, "here", "nowhere"])
-def test_missing_mnist(
+def test_missing_mnist_files_are_named(
     call: Any, recipe: str, folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     (tmp_path / "here").mkdir()
-    said = one_sentence(call("run", recipe, *(["--data-dir", folder] if folder else [])), 2)
-    assert "mnist needs the files train-images-idx3-ubyte" in said
-    assert "--data-dir" in said
+    message = one_sentence(call("run", recipe, *(["--data-dir", folder] if folder else [])), 2)
+    assert "mnist needs the files train-images-idx3-ubyte" in message
+    assert "--data-dir" in message
     assert sorted(tmp_path.iterdir()) == [tmp_path / "here"]
 
 
 @pytest.mark.parametrize(
     "args", [["frobnicate"], ["run"], ["run", "a", "b"], ["list", "data", "--quick"], ["attack", "q"]]
 )
-def test_misspelt_commands_and_options(call: Any, args: list[str]) -> None:
+def test_misspelled_commands_and_options_are_refused(call: Any, args: list[str]) -> None:
     done = call(*args)
     assert done.code == 2
     assert "Usage: " in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_traceback_when_asked(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_is_shown_on_request(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("--traceback", "run", "quickstrat")
     assert done.code == 2
     assert "Traceback (most recent call last)" in done.err
@@ -182,20 +182,22 @@ def test_a_traceback_when_asked(call: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("when", ["loading", "training"])
-def test_ctrl_c(call: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_ctrl_c_exits_with_code_130(
+    call: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        place = "run.session.load_for" if when == "loading" else "training.loop.build_optimizer"
-        patch.setattr(f"holdfast.{place}", stop)
+        function = "run.session.load_for" if when == "loading" else "training.loop.build_optimizer"
+        patch.setattr(f"holdfast.{function}", stop)
         done = call("train", tiny, "--out", tmp_path / "out")
     assert done.code == 130
     assert "holdfast: stopped; run the same command again to go on" in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_mistake_of_ours_is_said_to_be_one(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_asks_for_a_bug_report(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise TypeError("nobody thought of this")
 
@@ -207,22 +209,22 @@ def test_a_mistake_of_ours_is_said_to_be_one(call: Any, monkeypatch: pytest.Monk
     assert "Traceback" not in done.err
 
 
-def test_a_loss_that_is_no_number(call: Any, tiny: Path, tmp_path: Path) -> None:
+def test_nonfinite_loss_is_reported_in_one_sentence(call: Any, tiny: Path, tmp_path: Path) -> None:
     args = ["train", tiny, "--out", tmp_path / "out", "--method", "plain", "--seed", "0"]
     done = call(*args, "--set", "train.optimizer={name='sgd', lr=1e30}")
-    said = one_sentence(done, 1)
-    assert re.match(r"the loss is (nan|inf) at step \d+ \(term cross_entropy\); try a smaller learning rate", said)
+    message = one_sentence(done, 1)
+    assert re.match(r"the loss is (nan|inf) at step \d+ \(term cross_entropy\); try a smaller learning rate", message)
     assert not (tmp_path / "out" / "plain" / "seed-0" / "trained.json").exists()
 
 
-@pytest.mark.parametrize("place", ["fsync", "replace"])
+@pytest.mark.parametrize("function", ["fsync", "replace"])
 @pytest.mark.parametrize("nth", [1, 4, 8])
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on(
-    call: Any, tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch, place: str, nth: int
+def test_full_disk_is_reported_in_one_sentence_and_the_run_resumes(
+    call: Any, tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch, function: str, nth: int
 ) -> None:
     monkeypatch.setattr("holdfast.run.session.load_for", lambda *_: digits)
     args = ["train", tiny, "--method", "plain", "--seed", "0", "--set", "train.epochs=1", "--out"]
-    calls, original = iter(range(1, 1000)), getattr(os, place)
+    calls, original = iter(range(1, 1000)), getattr(os, function)
 
     def full(*given: Any) -> Any:
         if next(calls) == nth:
@@ -230,9 +232,9 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on(
         return original(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, place, full)
-        said = one_sentence(call(*args, tmp_path / "out"), 1)
-    assert "No space left on device" in said
+        patch.setattr(os, function, full)
+        message = one_sentence(call(*args, tmp_path / "out"), 1)
+    assert "No space left on device" in message
     folder = tmp_path / "out" / "plain" / "seed-0"
     assert not list(folder.glob(".*"))
     for weights in folder.glob("*.safetensors"):
@@ -242,24 +244,24 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on(
     assert bits(folder) == bits(tmp_path / "whole" / "plain" / "seed-0")
 
 
-def test_a_damaged_checkpoint(call: Any, study: SimpleNamespace) -> None:
+def test_damaged_weights_are_refused(call: Any, study: SimpleNamespace) -> None:
     path = study.out / "plain" / "seed-0" / "best.safetensors"
     path.write_bytes(path.read_bytes()[:-3])
-    said = one_sentence(call("evaluate", study.recipe, "--out", study.out), 2)
-    assert said.startswith(f"{path} is damaged (")
+    message = one_sentence(call("evaluate", study.recipe, "--out", study.out), 2)
+    assert message.startswith(f"{path} is damaged (")
 
 
-def test_a_folder_of_another_recipe(call: Any, study: SimpleNamespace) -> None:
-    said = one_sentence(call("train", study.recipe, "--out", study.out, "--set", "train.batch=100"), 2)
-    assert "holds a model of other settings; choose another --out or remove it" in said
+def test_folder_of_another_recipe_is_refused(call: Any, study: SimpleNamespace) -> None:
+    message = one_sentence(call("train", study.recipe, "--out", study.out, "--set", "train.batch=100"), 2)
+    assert "holds a model of other settings; choose another --out or remove it" in message
 
 
-def test_one_seed_and_a_transfer(call: Any, tiny: Path, tmp_path: Path) -> None:
-    said = one_sentence(call("train", tiny, "--out", tmp_path / "out", "--set", "seeds=[0]"), 2)
-    assert said.endswith("give at least two seeds, or go without: --set attacks.transfer=false")
+def test_transfer_with_one_seed_is_refused(call: Any, tiny: Path, tmp_path: Path) -> None:
+    message = one_sentence(call("train", tiny, "--out", tmp_path / "out", "--set", "seeds=[0]"), 2)
+    assert message.endswith("give at least two seeds, or go without: --set attacks.transfer=false")
 
 
-def test_train_one_then_evaluate_it(call: Any, tiny: Path, tmp_path: Path) -> None:
+def test_one_model_is_trained_then_evaluated(call: Any, tiny: Path, tmp_path: Path) -> None:
     one = ["--out", tmp_path / "out", "--method", "plain", "--seed", "1"]
     done = call("train", tiny, *one)
     assert (done.code, done.out) == (0, f"weights: {tmp_path / 'out'}\n")
@@ -267,8 +269,8 @@ def test_train_one_then_evaluate_it(call: Any, tiny: Path, tmp_path: Path) -> No
     assert tried == "try each method: done"
     assert re.fullmatch(r"train plain, seed 1: done \(epoch 2: validation .*% clean, .*% under attack\)", trained)
     assert [p.parent.name for p in tmp_path.rglob("seed-*")] == ["plain"]
-    said = one_sentence(call("evaluate", tiny, *one), 2)
-    assert "holds no finished model; train plain with seed 0 first" in said  # the source of the transfer
+    message = one_sentence(call("evaluate", tiny, *one), 2)
+    assert "holds no finished model; train plain with seed 0 first" in message  # the source of the transfer
     seeds = ["--set", "seeds=[1]", "--set", "attacks={noise = {}}", "--set", "evaluate={samples = 30}"]
     done = call("evaluate", tiny, *one, *seeds)
     assert done.code == 0, done.err
@@ -282,7 +284,7 @@ def saved(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("levels", [None, 255])
-def test_adversarial_examples_are_saved_as_they_are_judged(
+def test_saved_adversarial_examples_equal_the_judged_ones(
     call: Any, study: SimpleNamespace, tmp_path: Path, digits: DataSet, levels: int | None
 ) -> None:
     path = tmp_path / "examples.npz"
@@ -292,7 +294,7 @@ def test_adversarial_examples_are_saved_as_they_are_judged(
     assert done.out.endswith(f"saved: {path}\n")
     found = saved(path)
     x, x_adv = torch.from_numpy(found["x"]), torch.from_numpy(found["x_adv"])
-    test = digits.test.take(torch.arange(60) * len(digits.test) // 60)  # spread over the set
+    test = digits.test.take(torch.arange(60) * len(digits.test) // 60)  # evenly spread over the set
     assert torch.equal(x, test.x)
     assert found["y"].tolist() == test.y.tolist()
     assert found["index"].tolist() == test.index.tolist()
@@ -317,7 +319,7 @@ def test_examples_agree_with_the_records(call: Any, study: SimpleNamespace, tmp_
     from holdfast.records.records import Records
 
     args = ["--out", study.out, "--save", tmp_path / "e.npz", "--set", "evaluate.samples=9999"]
-    done = call("attack", study.recipe, "plain", "PGD-3", *args)  # more samples than there are: all of them
+    done = call("attack", study.recipe, "plain", "PGD-3", *args)  # more samples than exist: all are used
     assert done.code == 0, done.err
     found, records = saved(tmp_path / "e.npz"), Records.load(study.out / "plain" / "seed-0" / "records")
     assert len(found["y"]) == len(digits.test)
@@ -326,21 +328,21 @@ def test_examples_agree_with_the_records(call: Any, study: SimpleNamespace, tmp_
     assert found["fooled"][spread].tolist() == records.columns["fooled:linf:PGD-3"].tolist()
 
 
-def test_an_attack_needs_no_other_seed(call: Any, study: SimpleNamespace, tmp_path: Path) -> None:
+def test_attack_without_transfer_needs_no_other_seed(call: Any, study: SimpleNamespace, tmp_path: Path) -> None:
     (study.out / "plain" / "seed-1" / "trained.json").unlink()
     args = ["--out", study.out, "--save", tmp_path / "e.npz"]
     assert call("attack", study.recipe, "plain", "noise", *args).code == 0
-    said = one_sentence(call("attack", study.recipe, "plain", "transfer", *args), 2)
-    assert "holds no finished model; train plain with seed 1 first" in said
+    message = one_sentence(call("attack", study.recipe, "plain", "transfer", *args), 2)
+    assert "holds no finished model; train plain with seed 1 first" in message
 
 
-def test_numbers_as_markdown(call: Any, study: SimpleNamespace, tmp_path: Path) -> None:
+def test_markdown_holds_the_numbers(call: Any, study: SimpleNamespace, tmp_path: Path) -> None:
     path = tmp_path / "numbers.md"
     assert call("report", study.recipe, "--out", study.out, "--markdown", path).code == 0
-    said = path.read_text()
-    assert "| Method |" in said
-    assert "`holdfast run tiny`" in said
-    assert "Versions: " in said
+    text = path.read_text()
+    assert "| Method |" in text
+    assert "`holdfast run tiny`" in text
+    assert "Versions: " in text
 
 
 def test_run_ends_with_the_path_of_the_report(call: Any, study: SimpleNamespace) -> None:
@@ -349,17 +351,17 @@ def test_run_ends_with_the_path_of_the_report(call: Any, study: SimpleNamespace)
     assert done.out.splitlines()[-1] == f"report: {study.out / 'report.html'}"
     assert (study.out / "report.html").is_file()
     assert "| TLA " in done.out
-    assert len(done.err.splitlines()) == 4  # a line for each model attacked; training was done before
+    assert len(done.err.splitlines()) == 4  # one line per attacked model; none is trained again
 
 
-def test_python_m_holdfast(tmp_path: Path) -> None:
+def test_python_m_holdfast_runs_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "show", "quickstart"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == toml.dumps(schema.load("quickstart").table())
 
 
-def test_the_installed_command_fails_with_a_code(tmp_path: Path) -> None:
+def test_installed_command_exits_with_an_error_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "show", "quickstrat"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2

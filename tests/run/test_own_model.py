@@ -1,4 +1,4 @@
-"""Your own model from the command line: end to end, resumed, refused; the numbers are those of a closed form."""
+"""The user's own model from the command line: results equal a closed form; resuming and errors."""
 
 import json
 import re
@@ -112,8 +112,8 @@ def labelled():
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's folder: modules, weights in several dresses, data."""
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's folder: modules, weights in several formats, data."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     (tmp_path / "nets.py").write_text(NETS)
@@ -127,25 +127,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 EPS = 0.17
-MODEL = Path("nets-build") / "seed-0"  # where the results of the model are under the folder for results
+MODEL = Path("nets-build") / "seed-0"  # the folder of the model below --out
 BASIC = {"--model": "nets:build", "--weights": "w.pt", "--data": "npz:toy.npz", "--threat": f"linf:{EPS}"}
 BASIC |= {"--out": "out"}
 
 
 def stored(out: Path) -> Records:
-    """The records of the one model under a folder for results."""
+    """The records of the only model below --out."""
     (folder,) = out.glob("*/*/records")
     return Records.load(folder)
 
 
 def args(**change: str | None) -> list[str]:
-    """The command, options replaced or, where None, left out."""
+    """The arguments of the command; options are replaced, or omitted if None."""
     options = BASIC | {f"--{name.replace('_', '-')}": value for name, value in change.items()}
     return ["evaluate", *(word for name, value in options.items() if value is not None for word in (name, value))]
 
 
 def held_by_hand(eps: float) -> np.ndarray[Any, Any]:
-    """Whether a sample holds: each pixel of its own row can lose, and each of another row win, eps inside the box."""
+    """Closed form of the samples that hold: pixels of the true row lose eps, all others gain it, inside the box."""
     test = toy(90).train
     x, y = test.x[:, 0, :3].double(), test.y
     low, high = (x - (x - eps).clamp(0)).sum(2), ((x + eps).clamp(max=1) - x).sum(2)
@@ -154,29 +154,31 @@ def held_by_hand(eps: float) -> np.ndarray[Any, Any]:
     return (own_row > other.amax(1, keepdim=True))[:, 0].numpy()
 
 
-def test_the_worst_case_is_the_closed_form(here: Path, call: Any) -> None:
+def test_worst_case_equals_the_closed_form(user_folder: Path, call: Any) -> None:
     done = call(*args())
     assert done.code == 0, done.err
-    records = stored(here / "out")
+    records = stored(user_folder / "out")
     test = toy(90).train
     assert records.columns["index"].tolist() == list(range(len(test)))
     assert records.columns["y"].tolist() == test.y.tolist()
     held = held_by_hand(EPS)
-    assert 10 < held.sum() < len(test) - 10  # else the comparison shows little
+    assert 10 < held.sum() < len(test) - 10  # the comparison covers both outcomes
     assert records.held(EPS, "linf").tolist() == held.tolist()
     assert list(records.attacks) == list(own_recipe.ATTACKS)
     share = 100 * held.mean()
     assert f"nets:build {share:.1f} % (95 % interval" in done.out
     assert "| nets:build " in done.out
     assert done.out.splitlines()[-1] == "report: out/report.html"
-    page = (here / "out" / "report.html").read_text()
+    page = (user_folder / "out" / "report.html").read_text()
     assert "nets:build under attack" in page
     assert f'<div class="big">{share:.1f}' in page
     assert f"<code>{records.facts['weights']['digest'][:12]}</code>" in page
 
 
-def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "half.py").write_text(
+def test_own_model_has_the_same_numbers_as_the_recipe_model(
+    user_folder: Path, call: Any, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (user_folder / "half.py").write_text(
         "from torch import nn\nfrom holdfast.models.classifier import Classifier\n"
         "from holdfast.models.encoders.tiny import Tiny\n"
         "def build():\n    return Classifier(Tiny((1, 8, 8), channels=1, width=8), nn.Linear(8, 10))\n"
@@ -186,7 +188,7 @@ def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, m
     change = {"model": "half:build", "weights": weights, "data": "digits", "threat": "linf:0.2", "samples": "60"}
     done = call(*args(**change, attack="pgd:steps=3"), "--attack", "cw_linf:steps=2")
     assert done.code == 0, done.err
-    ours, recipe = stored(here / "out"), Records.load(folder / "records")
+    ours, recipe = stored(user_folder / "out"), Records.load(folder / "records")
     for mine, theirs in (("pgd:steps=3", "PGD-3"), ("cw_linf:steps=2", "C&W")):
         for kind in ("fooled", "label"):
             assert ours.columns[f"{kind}:linf:{mine}"].tolist() == recipe.columns[f"{kind}:linf:{theirs}"].tolist()
@@ -204,48 +206,48 @@ def test_the_same_numbers_as_the_recipe(here: Path, call: Any, finished: Path, m
         {"model": "nets:labelled", "weights": None},
     ],
 )
-def test_every_way_to_name_a_model_and_its_weights(here: Path, call: Any, change: dict[str, Any]) -> None:
+def test_every_form_of_model_and_weights_is_accepted(user_folder: Path, call: Any, change: dict[str, Any]) -> None:
     done = call(*args(**change, samples="20", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
     assert done.code == 0, done.err
-    records = stored(here / "out")
-    which = torch.arange(20) * 72 // 20  # spread over the set
+    records = stored(user_folder / "out")
+    which = torch.arange(20) * 72 // 20  # evenly spread over the set
     assert records.columns["index"].tolist() == which.tolist()
     assert records.held(EPS, "linf").tolist() == held_by_hand(EPS)[which].tolist()
 
 
-def test_facts_say_what_was_measured(here: Path, call: Any) -> None:
+def test_facts_describe_the_evaluation(user_folder: Path, call: Any) -> None:
     assert call(*args(attack="pgd:steps=4,step=1/50", samples="10", seed="7", mean="1/2", std="0.25")).code == 0
-    facts = stored(here / "out").facts
+    facts = stored(user_folder / "out").facts
     assert facts["model"] == "nets:build"
     assert facts["seed"] == 7
     assert facts["weights"]["kept"] == "w.pt"
     assert facts["identity"]["weights"] == facts["weights"]["digest"]
-    assert facts["identity"] == json.loads((here / "out" / "nets-build" / "seed-7" / "model.json").read_text())
+    assert facts["identity"] == json.loads((user_folder / "out" / "nets-build" / "seed-7" / "model.json").read_text())
     assert facts["recipe"]["models"]["nets:build"]["mean"] == [0.5]
     assert facts["attacks"]["pgd:steps=4,step=1/50"]["settings"]["step"] == 0.02
     assert facts["data"]["name"] == "npz:toy.npz"
     assert facts["versions"]["torch"] == torch.__version__
 
 
-def test_an_attack_with_another_inside() -> None:
+def test_attack_inside_another_attack_is_completed() -> None:
     recipe = own_recipe.read("nets:build", data="npz:toy.npz", threat="linf:1/4", attack=["feature_norm"])
     inside = recipe.attacks["feature_norm"].attack  # type: ignore[attr-defined]
     assert (kinds.name_of(inside), inside.threat.eps) == ("pgd", 0.25)
 
 
-def test_normalization_is_a_layer_of_the_model(here: Path, call: Any) -> None:
-    # the logits are linear in the row, so a shift and a scale of all pixels leave every decision as it is
+def test_normalization_is_a_layer_of_the_model(user_folder: Path, call: Any) -> None:
+    # logits are linear in the pixels, so shifting and scaling all pixels does not change any decision
     attack = "pgd:steps=20,restarts=3,loss=logit_difference"
     assert call(*args(mean="0.3", std="1/4", attack=attack)).code == 0
-    assert stored(here / "out").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
+    assert stored(user_folder / "out").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
     assert call(*args(mean="0.3", std="1/4", out="plain", attack="noise")).code == 0
-    first, second = (json.loads((here / out / MODEL / "model.json").read_text()) for out in ("out", "plain"))
+    first, second = (json.loads((user_folder / out / MODEL / "model.json").read_text()) for out in ("out", "plain"))
     assert first == second
     assert call(*args(out="bare", attack="noise")).code == 0
-    assert json.loads((here / "bare" / MODEL / "model.json").read_text())["weights"] != first["weights"]
+    assert json.loads((user_folder / "bare" / MODEL / "model.json").read_text())["weights"] != first["weights"]
 
 
-def test_what_is_done_is_not_done_again(here: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_attacks_are_not_repeated(user_folder: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     command = args(attack="pgd:steps=3")
     monkeypatch.setattr(own_recipe, "EvaluateConfig", partial(own_recipe.EvaluateConfig, shard=30))
     ran: list[tuple[str, int]] = []
@@ -265,7 +267,7 @@ def test_what_is_done_is_not_done_again(here: Path, call: Any, monkeypatch: pyte
         assert call(*command).code == 0
         assert ran == [("pgd:steps=3", 2)]  # the one that was missing
     assert call(*args(attack="pgd:steps=3", out="whole")).code == 0
-    resumed, whole = (stored(here / out) for out in ("out", "whole"))
+    resumed, whole = (stored(user_folder / out) for out in ("out", "whole"))
     assert {k: v.tolist() for k, v in resumed.columns.items()} == {k: v.tolist() for k, v in whole.columns.items()}
 
 
@@ -277,37 +279,39 @@ def refused(done: SimpleNamespace, code: int = 2) -> str:
     return line.removeprefix("holdfast: ")
 
 
-def test_another_model_is_never_mixed_in(here: Path, call: Any) -> None:
+def test_results_of_another_model_are_refused(user_folder: Path, call: Any) -> None:
     command = args(attack="fgsm")
     assert call(*command).code == 0
-    before = stored(here / "out").facts
-    save_file({"scale": torch.tensor([1.0, 1.0, 1.5])}, here / "other.safetensors")
-    said = refused(call(*args(attack="fgsm", weights="other.safetensors")))
+    before = stored(user_folder / "out").facts
+    save_file({"scale": torch.tensor([1.0, 1.0, 1.5])}, user_folder / "other.safetensors")
+    message = refused(call(*args(attack="fgsm", weights="other.safetensors")))
     assert (
-        said
+        message
         == "out/nets-build/seed-0 holds results of another model (other weights); choose another --out or remove it"
     )
-    said = refused(call(*args(attack="fgsm", model="nets:Bright")))
-    assert "out holds something else than results of nets-Bright-w" in said
-    (here / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
+    message = refused(call(*args(attack="fgsm", model="nets:Bright")))
+    assert "out holds something else than results of nets-Bright-w" in message
+    (user_folder / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
     sys.modules.pop("nets")
     assert "(other code)" in refused(call(*command))
-    assert stored(here / "out").facts == before
+    assert stored(user_folder / "out").facts == before
 
 
-def test_parts_of_another_model_are_not_recalled(here: Path, call: Any) -> None:
+def test_parts_of_another_model_are_not_reused(user_folder: Path, call: Any) -> None:
     assert call(*args(attack="fgsm")).code == 0
-    parts = set((here / "out" / MODEL / "parts").glob("*.npz"))
-    (here / "out" / MODEL / "model.json").unlink()
-    (here / "nets.py").write_text(NETS.replace("sum(2) * self.scale", "sum(2) * self.scale.flip(0) ** 2"))
+    parts = set((user_folder / "out" / MODEL / "parts").glob("*.npz"))
+    (user_folder / "out" / MODEL / "model.json").unlink()
+    (user_folder / "nets.py").write_text(NETS.replace("sum(2) * self.scale", "sum(2) * self.scale.flip(0) ** 2"))
     sys.modules.pop("nets")
-    (here / "again" / MODEL).mkdir(parents=True)
-    (here / "out" / MODEL / "parts").rename(here / "again" / MODEL / "parts")  # as if the folder were shared
-    (here / "again" / MODEL / "model.json").write_text("{}")
+    (user_folder / "again" / MODEL).mkdir(parents=True)
+    (user_folder / "out" / MODEL / "parts").rename(
+        user_folder / "again" / MODEL / "parts"
+    )  # as if the folder were shared
+    (user_folder / "again" / MODEL / "model.json").write_text("{}")
     assert "holds results of another model" in refused(call(*args(attack="fgsm", out="again")))
-    (here / "again" / MODEL / "model.json").write_text(json.dumps(identity("nets:build", built())))
+    (user_folder / "again" / MODEL / "model.json").write_text(json.dumps(identity("nets:build", built())))
     assert call(*args(attack="fgsm", out="again")).code == 0
-    assert len(set((here / "again" / MODEL / "parts").glob("*.npz"))) == 2 * len(parts)
+    assert len(set((user_folder / "again" / MODEL / "parts").glob("*.npz"))) == 2 * len(parts)
 
 
 def built() -> Any:
@@ -318,17 +322,19 @@ def built() -> Any:
     return Own(model)
 
 
-def test_a_folder_of_something_else_is_left_alone(here: Path, call: Any, study: SimpleNamespace) -> None:
+def test_folder_with_other_content_is_refused_and_unchanged(
+    user_folder: Path, call: Any, study: SimpleNamespace
+) -> None:
     page = (study.out / "report.html").read_bytes()
     assert "holds something else than results of nets-build-w" in refused(call(*args(out=str(study.out))))
     assert (study.out / "report.html").read_bytes() == page
 
 
-def test_the_folder_is_named_after_model_and_weights(here: Path, call: Any) -> None:
+def test_folder_is_named_after_model_and_weights(user_folder: Path, call: Any) -> None:
     assert call(*args(out=None, attack="noise")).out.endswith("report: runs/nets-build-w/report.html\n")
 
 
-def test_errors_of_the_users_code_come_with_a_traceback_when_asked(here: Path, call: Any) -> None:
+def test_traceback_of_the_users_code_is_shown_on_request(user_folder: Path, call: Any) -> None:
     done = call("--traceback", *args(model="nets:failing"))
     assert done.code == 2
     assert "OverflowError: too" in done.err
@@ -393,21 +399,21 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_sentence(here: Path, call: Any, name: str) -> None:
-    torch.save({"shift": torch.ones(3)}, here / "misfit.pt")
-    change, message = BAD[name]
-    said = refused(call(*args(**change)))
-    assert re.search(message, said), said
-    assert not (here / "out" / MODEL / "records").exists()
+def test_bad_input_is_one_sentence(user_folder: Path, call: Any, name: str) -> None:
+    torch.save({"shift": torch.ones(3)}, user_folder / "misfit.pt")
+    change, pattern = BAD[name]
+    message = refused(call(*args(**change)))
+    assert re.search(pattern, message), message
+    assert not (user_folder / "out" / MODEL / "records").exists()
 
 
 @pytest.mark.parametrize("text", ["0", "a", "224:256", "1:2:3", "-4", "", "999999"])
-def test_sizes_that_are_none(here: Path, call: Any, text: str) -> None:
+def test_invalid_sizes_are_refused(user_folder: Path, call: Any, text: str) -> None:
     assert "--size is " in refused(call(*args(data="imagefolder:x", size=text)))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["quickstart", "--model", "nets:build"], "the recipe 'quickstart' and --model nets:build were given but one"),
         ([], "name a recipe, or your own model, e.g. --model nets:build"),
@@ -416,24 +422,28 @@ def test_sizes_that_are_none(here: Path, call: Any, text: str) -> None:
         (["quickstart", "--samples", "9"], "--samples goes with --model"),
     ],
 )
-def test_a_recipe_or_a_model_but_not_both(here: Path, call: Any, words: list[str], said: str) -> None:
-    assert said in refused(call("evaluate", *words))
+def test_recipe_and_model_options_are_exclusive(
+    user_folder: Path, call: Any, arguments: list[str], message: str
+) -> None:
+    assert message in refused(call("evaluate", *arguments))
 
 
 @pytest.mark.parametrize(
     "content", ["import nowhere_at_all", "raise ValueError('no\\nway')", "import sys; sys.exit(3)"]
 )
-def test_a_module_that_cannot_be_imported(here: Path, call: Any, content: str) -> None:
-    (here / "half.py").write_text(content)
-    said = refused(call(*args(model="half:build")))
-    assert re.match("importing half raised (ModuleNotFoundError|ValueError|SystemExit): ", said)
+def test_module_that_cannot_be_imported_is_refused(user_folder: Path, call: Any, content: str) -> None:
+    (user_folder / "half.py").write_text(content)
+    message = refused(call(*args(model="half:build")))
+    assert re.match("importing half raised (ModuleNotFoundError|ValueError|SystemExit): ", message)
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_a_library_that_is_not_installed(here: Path, call: Any, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_reported_with_its_install_command(
+    user_folder: Path, call: Any, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    said = refused(call(*args(model=f"{library}:resnet18")), 1)
-    assert said.endswith(f"needs {library}, which is not installed; run: pip install {library}")
+    message = refused(call(*args(model=f"{library}:resnet18")), 1)
+    assert message.endswith(f"needs {library}, which is not installed; run: pip install {library}")
 
 
 TIMM = """
@@ -453,29 +463,31 @@ def get_model(name, weights, num_classes):
 
 
 @pytest.fixture
-def libraries(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins for timm and torchvision among the installed packages, and data whose classes are known."""
-    site = here / "site"
+def libraries(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Fake packages timm and torchvision, and data with known classes."""
+    site = user_folder / "site"
     (site / "torchvision" / "models").mkdir(parents=True)
     (site / "timm.py").write_text(TIMM)
     (site / "torchvision" / "__init__.py").write_text("")
     (site / "torchvision" / "models" / "__init__.py").write_text(TORCHVISION)
     monkeypatch.syspath_prepend(str(site))
     test = toy(90).train
-    np.savez(here / "toy.npz", x_test=test.x.numpy(), y_test=test.y.numpy(), y_train=test.y.numpy())
+    np.savez(user_folder / "toy.npz", x_test=test.x.numpy(), y_test=test.y.numpy(), y_train=test.y.numpy())
     return site
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_models_of_libraries(libraries: Path, here: Path, call: Any, library: str) -> None:
+def test_models_of_timm_and_torchvision_are_evaluated(
+    libraries: Path, user_folder: Path, call: Any, library: str
+) -> None:
     done = call(*args(model=f"{library}:bright", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
     assert done.code == 0, done.err
-    assert stored(here / "out").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
-    said = refused(call(*args(model=f"{library}:dark")))
-    assert re.match(rf"building {library}:dark raised (RuntimeError|ValueError): Unknown model", said)
+    assert stored(user_folder / "out").held(EPS, "linf").tolist() == held_by_hand(EPS).tolist()
+    message = refused(call(*args(model=f"{library}:dark")))
+    assert re.match(rf"building {library}:dark raised (RuntimeError|ValueError): Unknown model", message)
 
 
-def test_libraries_are_not_imported_for_other_models(libraries: Path, here: Path, call: Any) -> None:
+def test_libraries_are_not_imported_for_other_models(libraries: Path, user_folder: Path, call: Any) -> None:
     (libraries / "timm.py").write_text("raise RuntimeError")
     (libraries / "torchvision" / "__init__.py").write_text("raise RuntimeError")
     assert call(*args(attack="noise")).code == 0
@@ -483,56 +495,56 @@ def test_libraries_are_not_imported_for_other_models(libraries: Path, here: Path
     assert "importing timm raised RuntimeError" in refused(call(*args(model="timm:bright")))
 
 
-def test_a_class_too_many(libraries: Path, here: Path, call: Any) -> None:
-    said = refused(call(*args(model="nets:wide", weights=None)))
-    assert "the model has 4 outputs but npz:toy.npz has 3 classes; give data of its own classes" in said
+def test_model_with_too_many_outputs_is_refused(libraries: Path, user_folder: Path, call: Any) -> None:
+    message = refused(call(*args(model="nets:wide", weights=None)))
+    assert "the model has 4 outputs but npz:toy.npz has 3 classes; give data of its own classes" in message
 
 
-def pictures(place: Path, side: int = 4, scale: int = 1) -> DataSet:
-    """The toy images as files in a folder for each class, enlarged pixel by pixel."""
+def pictures(folder: Path, side: int = 4, scale: int = 1) -> DataSet:
+    """Write the toy images as files, one folder per class, each pixel enlarged."""
     data = toy(90)
     for i, (x, y) in enumerate(zip(data.train.x, data.train.y.tolist(), strict=True)):
         pixels = np.kron((x[0] * 255).round().byte().numpy(), np.ones((scale, scale), np.uint8))
-        (place / "abc"[y]).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(place / "abc"[y] / f"{i:03}.png")
+        (folder / "abc"[y]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / "abc"[y] / f"{i:03}.png")
     return data
 
 
 @pytest.mark.parametrize("layout", ["plain", "test", "val"])
-def test_image_folders(here: Path, call: Any, layout: str) -> None:
-    pictures(here / "photos" if layout == "plain" else here / "photos" / layout)
+def test_image_folders_are_evaluated(user_folder: Path, call: Any, layout: str) -> None:
+    pictures(user_folder / "photos" if layout == "plain" else user_folder / "photos" / layout)
     if layout == "test":
-        (here / "photos" / "train" / "a").mkdir(parents=True)  # its images are not needed, its classes are
+        (user_folder / "photos" / "train" / "a").mkdir(parents=True)  # only its class names are needed
         for name in "bc":
-            (here / "photos" / "train" / name).mkdir()
+            (user_folder / "photos" / "train" / name).mkdir()
     done = call(*args(data="imagefolder:photos", attack="pgd:steps=20,restarts=3,loss=logit_difference"))
     assert done.code == 0, done.err
-    records = stored(here / "out")
-    assert records.columns["y"].tolist() == sorted(records.columns["y"].tolist())  # by class, as folders are read
+    records = stored(user_folder / "out")
+    assert records.columns["y"].tolist() == sorted(records.columns["y"].tolist())  # folders are read class by class
     assert len(records) == 72
     assert abs(int(records.held(EPS, "linf").sum()) - int(held_by_hand(EPS).sum())) <= 2  # pixels were rounded
 
 
-def test_images_are_scaled_when_asked(here: Path, call: Any) -> None:
-    pictures(here / "photos", scale=3)
-    said = refused(call(*args(model="nets:narrow", weights=None, data="imagefolder:photos")))
-    assert "the model has 2 outputs but image-folder:photos has 3 classes" in said
+def test_size_option_scales_images(user_folder: Path, call: Any) -> None:
+    pictures(user_folder / "photos", scale=3)
+    message = refused(call(*args(model="nets:narrow", weights=None, data="imagefolder:photos")))
+    assert "the model has 2 outputs but image-folder:photos has 3 classes" in message
     done = call(*args(data="imagefolder:photos", size="4", attack="noise", samples="30"))
     assert done.code == 0, done.err
-    records = stored(here / "out")
+    records = stored(user_folder / "out")
     assert len(records) == 30
     assert records.correct.mean() > 0.9
 
 
-def test_the_name_of_a_file_does_not_command_the_terminal(here: Path, call: Any) -> None:
-    pictures(here / "photos")
-    (here / "photos" / "a" / "\x1b[2J\x9b31m.png").write_bytes(b"no picture")
-    said = refused(call(*args(data="imagefolder:photos")))
-    assert "cannot be read as a JPEG" in said
-    assert said.isprintable()
+def test_control_characters_in_file_names_are_not_printed(user_folder: Path, call: Any) -> None:
+    pictures(user_folder / "photos")
+    (user_folder / "photos" / "a" / "\x1b[2J\x9b31m.png").write_bytes(b"no picture")
+    message = refused(call(*args(data="imagefolder:photos")))
+    assert "cannot be read as a JPEG" in message
+    assert message.isprintable()
 
 
-def test_tensors_that_are_not_saved_count_too() -> None:
+def test_identity_depends_on_nonpersistent_buffers() -> None:
     first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     second.load_state_dict(first.state_dict())
     for net, shift in ((first, 0.0), (second, 1.0)):

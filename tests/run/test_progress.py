@@ -1,4 +1,4 @@
-"""Progress: a bar for people, a line per finished piece for logs."""
+"""Progress: a bar on a terminal, one line per finished task elsewhere."""
 
 import io
 
@@ -9,18 +9,18 @@ from holdfast.run import progress
 from holdfast.run.progress import Progress
 
 
-def test_without_a_terminal_one_line_per_finished_piece(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_one_line_is_printed_per_finished_task(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress() as shown:
         for done in (1, 2, 3):
             shown.report("train AT", done, 3, f"epoch {done}")
         shown.report("attack AT", 1, 2, "")
         shown.report("attack AT", 2, 2, "")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "train AT: done (epoch 3)\nattack AT: done\n"
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "train AT: done (epoch 3)\nattack AT: done\n"
 
 
-def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(progress, "Console", lambda stderr: console)
@@ -28,13 +28,13 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         for done in range(1, 4):
             shown.report("train C&W [x]", done, 3, "epoch [1/3]: 50.0% clean")
             shown.report("attack", 1, 2, "")
-    said = screen.getvalue()
-    assert "3/3" in said
-    assert "train C&W" in said
-    assert "50.0% clean" in said
+    text = screen.getvalue()
+    assert "3/3" in text
+    assert "train C&W" in text
+    assert "50.0% clean" in text
 
 
-def test_a_piece_that_ends_early_is_a_full_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_ends_early_shows_a_full_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
     with Progress() as shown:
@@ -43,7 +43,7 @@ def test_a_piece_that_ends_early_is_a_full_bar(monkeypatch: pytest.MonkeyPatch) 
     assert "2/2" in screen.getvalue()
 
 
-def test_an_error_inside_leaves_the_terminal_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_inside_the_context_restores_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True))
     shown = Progress()
@@ -53,7 +53,7 @@ def test_an_error_inside_leaves_the_terminal_usable(monkeypatch: pytest.MonkeyPa
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor is shown again
 
 
-def test_a_bar_begins_anew_for_the_same_work_of_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_restarts_for_another_task_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(progress, "Console", lambda stderr: console)

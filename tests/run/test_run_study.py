@@ -1,4 +1,4 @@
-"""A whole study: trained, attacked and reported once, and never twice."""
+"""A whole study: training, attacks and report, none of them repeated by a second run."""
 
 import shutil
 from pathlib import Path
@@ -32,7 +32,7 @@ def recipe(tiny: Path) -> Recipe:
 
 def opened(recipe: Recipe, out: Path, progress: list[Any] | None = None) -> Session:
     reported: list[Any] = [] if progress is None else progress
-    return Session.open(recipe, out, None, "cpu", lambda *words: reported.append(words))
+    return Session.open(recipe, out, None, "cpu", lambda *progress: reported.append(progress))
 
 
 def models(recipe: Recipe, out: Path) -> Trained:
@@ -53,7 +53,7 @@ def times(out: Path, *patterns: str) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for pattern in patterns for path in out.rglob(pattern)}
 
 
-def test_everything_is_there(finished: Path) -> None:
+def test_run_writes_every_result_file(finished: Path) -> None:
     out = finished / "out"
     page = (out / "report.html").read_text()
     assert "tiny &lt;study&gt;" in page
@@ -87,8 +87,8 @@ def test_running_again_trains_and_attacks_nothing(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("this was done before")
 
-    kept = ("*.safetensors", "trained.json", "job.json", "metrics.jsonl", "parts/*.npz")
-    before = times(study.out, *kept)
+    patterns = ("*.safetensors", "trained.json", "job.json", "metrics.jsonl", "parts/*.npz")
+    before = times(study.out, *patterns)
     assert len(before) == 4 * (2 + 1 + 1 + 1 + 2 * 7)
     columns = {path: path.read_bytes() for path in study.out.rglob("records.csv")}
     monkeypatch.setattr("holdfast.attacks._ascent.Loop.__call__", refuse)
@@ -96,11 +96,11 @@ def test_running_again_trains_and_attacks_nothing(
     monkeypatch.setattr("holdfast.methods.plain.Plain.__call__", refuse)
     done = call("run", study.recipe, "--out", study.out)
     assert done.code == 0, done.err
-    assert times(study.out, *kept) == before
+    assert times(study.out, *patterns) == before
     assert {path: path.read_bytes() for path in study.out.rglob("records.csv")} == columns
 
 
-def test_the_report_needs_no_models(study: SimpleNamespace, call: Any) -> None:
+def test_report_needs_no_models(study: SimpleNamespace, call: Any) -> None:
     before = (study.out / "report.html").read_text()
     for path in [*study.out.rglob("*.safetensors"), *study.out.rglob("parts"), study.out / "report.html"]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -109,7 +109,7 @@ def test_the_report_needs_no_models(study: SimpleNamespace, call: Any) -> None:
     assert (study.out / "report.html").read_text() == before
 
 
-def test_the_report_shows_what_is_finished(study: SimpleNamespace, recipe: Recipe) -> None:
+def test_report_shows_finished_models(study: SimpleNamespace, recipe: Recipe) -> None:
     shutil.rmtree(study.out / "TLA" / "seed-1" / "records")
     assert [(run.name, run.seed) for run in report_on(recipe, study.out)] == MODELS[:3]
     shutil.rmtree(study.out)
@@ -117,14 +117,14 @@ def test_the_report_shows_what_is_finished(study: SimpleNamespace, recipe: Recip
         report(recipe, study.out)
 
 
-def test_half_records_are_no_records(study: SimpleNamespace, recipe: Recipe) -> None:
+def test_incomplete_records_are_refused(study: SimpleNamespace, recipe: Recipe) -> None:
     path = study.out / "plain" / "seed-0" / "records" / "records.csv"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ValueError, match="half-written or edited; evaluate again"):
         report(recipe, study.out)
 
 
-def test_transfer_crafts_on_the_other_seed(study: SimpleNamespace, recipe: Recipe) -> None:
+def test_transfer_crafts_on_the_model_of_the_other_seed(study: SimpleNamespace, recipe: Recipe) -> None:
     here = models(recipe, study.out)
     for method, seed in MODELS:
         attack, settings = here.attack("transfer", method, seed)
@@ -141,11 +141,11 @@ def test_transfer_from_a_named_method(study: SimpleNamespace, recipe: Recipe, ti
     assert same(attack.source.state_dict(), source)  # type: ignore[attr-defined]
 
 
-def test_best_or_last_weights(study: SimpleNamespace, tiny: Path) -> None:
-    for kept in ("best", "last"):
-        here = models(schema.load(str(tiny), [f"evaluate.weights={kept}"]), study.out)
-        model, digest = here.model("TLA", 1)
-        weights = snapshot.read(study.out / "TLA" / "seed-1" / f"{kept}.safetensors")[0]
+def test_best_or_last_weights_are_evaluated(study: SimpleNamespace, tiny: Path) -> None:
+    for selected in ("best", "last"):
+        trained = models(schema.load(str(tiny), [f"evaluate.weights={selected}"]), study.out)
+        model, digest = trained.model("TLA", 1)
+        weights = snapshot.read(study.out / "TLA" / "seed-1" / f"{selected}.safetensors")[0]
         assert same(model.state_dict(), weights)
         assert digest == snapshot.digest(weights)
 
@@ -188,7 +188,7 @@ def test_records_of_other_settings_are_not_reported_under_this_recipe(
         assert report(other, study.out).is_file()
 
 
-def test_one_method_and_one_seed(recipe: Recipe) -> None:
+def test_rows_are_selected_by_method_and_seed(recipe: Recipe) -> None:
     every = [Row("methods", *model) for model in MODELS]
     assert rows(recipe) == every
     assert rows(recipe, name="TLA") == every[2:]
@@ -206,14 +206,14 @@ def test_fine_tuning_from_a_method_of_the_study_trains_that_first(
     still = ["methods.TLA.train.optimizer={name='sgd', lr=0.0}", "methods.TLA.train.init_from=plain", "train.epochs=1"]
     progress: list[Any] = []
     Trained(opened(schema.load(str(tiny), still), tmp_path, progress)).prepare("TLA", 1)
-    assert list(dict.fromkeys(words for words, *_ in progress)) == ["train plain, seed 1", "train TLA, seed 1"]
+    assert list(dict.fromkeys(what for what, *_ in progress)) == ["train plain, seed 1", "train TLA, seed 1"]
     assert sorted(p.name for p in tmp_path.glob("*/seed-*")) == ["seed-1", "seed-1"]
     start, tuned = (snapshot.read(tmp_path / name / "seed-1" / "best.safetensors")[0] for name in ("plain", "TLA"))
     parameters = [name for name in start if name.endswith((".weight", ".bias"))]
     assert all(torch.equal(start[name], tuned[name]) for name in parameters)
 
 
-def test_open_boxes_and_odd_titles_can_be_recorded(tmp_path: Path, digits: DataSet) -> None:
+def test_unbounded_boxes_and_unusual_titles_are_recorded(tmp_path: Path, digits: DataSet) -> None:
     given = table(
         title="Infinity, NaN",
         threat={"norm": "linf", "eps": 0.1, "low": float("-inf"), "high": float("inf")},
@@ -232,16 +232,16 @@ def test_open_boxes_and_odd_titles_can_be_recorded(tmp_path: Path, digits: DataS
     assert report(recipe, tmp_path).is_file()
 
 
-def test_versions_and_commit() -> None:
+def test_records_hold_versions_and_commit() -> None:
     assert {"python", "platform", "holdfast", "torch", "numpy", "threads"} <= set(versions())
     found = commit()
     assert found is None or (len(found) == 40 and int(found, 16))
 
 
-def test_a_study_says_its_threat_and_its_resolved_recipe(study: SimpleNamespace, recipe: Recipe) -> None:
+def test_study_holds_its_threat_and_resolved_recipe(study: SimpleNamespace, recipe: Recipe) -> None:
     page = study_of(recipe, study.out)
     assert (page.norm, page.eps, page.title) == ("linf", 0.2, "tiny <study>")
-    assert "lambda1 = 0.5" in page.recipe  # a default, written out
+    assert "lambda1 = 0.5" in page.recipe  # a default
     assert page.code == page.runs[0].records.facts["made"][-1]["code"]
 
 
@@ -251,7 +251,7 @@ def test_samples_are_spread_over_the_test_set(wanted: int | None, found: list[in
     assert Session.samples(SimpleNamespace(data=SimpleNamespace(test=test)), wanted).index.tolist() == list(found)
 
 
-def test_one_study_trains_attacks_and_certifies_and_judges_the_users_own_network(
+def test_one_study_combines_methods_metrics_and_own_models(
     tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -285,7 +285,7 @@ radii = [0.1]
 [methods.plain]"""
 
 
-def test_two_classifiers_of_one_name_are_refused() -> None:
+def test_duplicate_names_of_classifiers_are_refused() -> None:
     given = table(models={"Plain": {"module": "nets:build"}})
     with pytest.raises(ValueError, match="two tables of methods, models and metrics have the name 'plain'; rename one"):
         schema.read(given)

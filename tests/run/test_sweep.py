@@ -1,4 +1,4 @@
-"""Sweeps: every trial once, chosen on validation alone, whatever stops, fails or runs beside it."""
+"""Sweeps: selection on validation samples, resuming, failed trials, several processes."""
 
 import json
 import pickle
@@ -31,17 +31,17 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def quiet(what: str, done: int, total: int, words: str) -> None:
-    """Progress that nobody watches."""
+def quiet(what: str, done: int, total: int, message: str) -> None:
+    """Progress that is not shown."""
 
 
-def swept(recipe: Path, out: Path, *over: str, **asked: Any) -> Sweep:
-    wanted = sweep.read(str(recipe), over=over or (LR,), **{"method": "plain", "trials": 3} | asked)
+def swept(recipe: Path, out: Path, *over: str, **options: Any) -> Sweep:
+    wanted = sweep.read(str(recipe), over=over or (LR,), **{"method": "plain", "trials": 3} | options)
     return sweep.run(wanted, Session.open(wanted.recipe, out, None, "cpu", quiet))
 
 
-def told(found: Sweep) -> list[Any]:
-    """What of a sweep does not depend on the clock."""
+def outcomes(found: Sweep) -> list[Any]:
+    """The results of a sweep without times."""
     return [replace(trial, seconds=None) for trial in found.trials]
 
 
@@ -49,7 +49,7 @@ def folder(out: Path, number: int) -> Path:
     return out / "sweep" / "plain" / "trials" / str(number) / "plain" / "seed-0"
 
 
-def test_the_best_is_what_validation_says_and_its_command_trains_it_again(
+def test_best_trial_is_selected_on_validation_and_its_command_reproduces_it(
     recipe: Path, tmp_path: Path, call: Any
 ) -> None:
     done = call("sweep", recipe, "--method", "plain", "--over", LR, "--trials", 3, "--out", tmp_path / "out")
@@ -72,7 +72,7 @@ def test_the_best_is_what_validation_says_and_its_command_trains_it_again(
 
 
 class Untouchable(Split):
-    """Test samples that nobody may look at."""
+    """Test samples that raise when they are read."""
 
     def __len__(self, *_: Any) -> int:
         raise AssertionError("a sweep read the test set")
@@ -80,29 +80,31 @@ class Untouchable(Split):
     batch = take = spread = __len__  # type: ignore[assignment]
 
 
-def test_no_test_sample_is_used(recipe: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_uses_no_test_sample(
+    recipe: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = swept(recipe, tmp_path / "plain")
     other = Untouchable(1 - digits.test.x, digits.test.y.flip(0), digits.test.index)
     with pytest.raises(AssertionError, match="read the test set"):
         other.spread(3)
     monkeypatch.setattr(session, "load_for", lambda recipe, folder: replace(digits, test=other))
-    assert told(swept(recipe, tmp_path / "other")) == told(plain)
+    assert outcomes(swept(recipe, tmp_path / "other")) == outcomes(plain)
 
 
-def test_called_again_it_goes_on_and_no_trial_is_made_twice(
+def test_second_call_resumes_and_repeats_no_trial(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = swept(recipe, tmp_path / "whole", trials=3)
     first = swept(recipe, tmp_path / "out", trials=2)
-    assert told(first) == told(whole)[:2]
-    monkeypatch.setattr(pickle, "loads", None)  # the journal must not need it
-    assert told(swept(recipe, tmp_path / "out", trials=3)) == told(whole)
+    assert outcomes(first) == outcomes(whole)[:2]
+    monkeypatch.setattr(pickle, "loads", None)  # reading the journal must not unpickle
+    assert outcomes(swept(recipe, tmp_path / "out", trials=3)) == outcomes(whole)
     monkeypatch.setattr(sweep, "_train", None)
-    assert told(swept(recipe, tmp_path / "out", trials=3)) == told(whole)
+    assert outcomes(swept(recipe, tmp_path / "out", trials=3)) == outcomes(whole)
 
 
-@pytest.mark.parametrize("moment", [1, 3])  # within the first trial, within the second
-def test_a_killed_sweep_goes_on_with_the_trial_it_was_in(recipe: Path, tmp_path: Path, moment: int) -> None:
+@pytest.mark.parametrize("moment", [1, 3])  # during the first trial, during the second
+def test_killed_sweep_resumes_its_unfinished_trial(recipe: Path, tmp_path: Path, moment: int) -> None:
     calls = []
     write = snapshot.write
 
@@ -119,13 +121,13 @@ def test_a_killed_sweep_goes_on_with_the_trial_it_was_in(recipe: Path, tmp_path:
 
     assert in_child(work) == -9
     journal = tmp_path / "out" / "sweep" / "plain" / "journal.log"
-    journal.write_bytes(journal.read_bytes() + b'{"op_code":')  # and the kill came in the middle of a line
-    assert told(swept(recipe, tmp_path / "out", sampler="tpe")) == told(swept(recipe, tmp_path / "b", sampler="tpe"))
+    journal.write_bytes(journal.read_bytes() + b'{"op_code":')  # as if killed while writing a line
+    assert outcomes(swept(recipe, tmp_path / "out", sampler="tpe")) == outcomes(
+        swept(recipe, tmp_path / "b", sampler="tpe")
+    )
 
 
-def test_ctrl_c_leaves_a_sweep_that_goes_on(
-    recipe: Path, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_resumes_after_ctrl_c(recipe: Path, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = ["sweep", recipe, "--method", "plain", "--over", LR, "--trials", 2, "--out", tmp_path / "out"]
 
     def stopped(*_: Any) -> None:
@@ -137,10 +139,10 @@ def test_ctrl_c_leaves_a_sweep_that_goes_on(
         assert done.code == 130
         assert "run the same command again to go on" in done.err
     assert call(*ask).code == 0
-    assert told(swept(recipe, tmp_path / "out", trials=2)) == told(swept(recipe, tmp_path / "b", trials=2))
+    assert outcomes(swept(recipe, tmp_path / "out", trials=2)) == outcomes(swept(recipe, tmp_path / "b", trials=2))
 
 
-def test_a_full_disk_stops_the_sweep_and_fails_no_trial(
+def test_full_disk_stops_the_sweep_and_fails_no_trial(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -158,13 +160,13 @@ def test_two_processes_share_the_trials(recipe: Path, tmp_path: Path) -> None:
     log.mkdir()
 
     def watched(which: int) -> Any:
-        def one(wanted: Any, shop: Any, place: Path, task: Any) -> Any:
+        def one(wanted: Any, session: Any, folder: Path, task: Any) -> Any:
             (log / f"{task.number}-{which}").touch(exist_ok=False)
             limit = time.monotonic() + 60
-            while len({path.name[-1] for path in log.iterdir()}) < 2:  # until both are at work
+            while len({path.name[-1] for path in log.iterdir()}) < 2:  # until both processes train
                 assert time.monotonic() < limit
                 time.sleep(0.01)
-            return train(wanted, shop, place, task)
+            return train(wanted, session, folder, task)
 
         return one
 
@@ -183,7 +185,7 @@ def test_two_processes_share_the_trials(recipe: Path, tmp_path: Path) -> None:
     assert [trial.robust.value for trial in found.trials if trial.robust] == table["robust"].tolist()
 
 
-def test_a_trial_that_fails_is_told_and_the_others_go_on(recipe: Path, tmp_path: Path) -> None:
+def test_failed_trial_is_reported_and_the_others_run(recipe: Path, tmp_path: Path) -> None:
     found = swept(recipe, tmp_path / "out", "train.optimizer.lr=[0.05, 1e38, 0.01]", sampler="grid", trials=None)
     states = {trial.values["train.optimizer.lr"]: trial for trial in found.trials}
     assert sorted(states) == [0.01, 0.05, 1e38]
@@ -194,13 +196,13 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(recipe: Path, tmp_path:
     assert "the loss is nan at step" in (tmp_path / "out" / "sweep" / "plain" / "trials.md").read_text()
 
 
-def test_a_sweep_in_which_all_fail_says_why(recipe: Path, tmp_path: Path, call: Any) -> None:
+def test_sweep_without_a_successful_trial_reports_the_reason(recipe: Path, tmp_path: Path, call: Any) -> None:
     over = "train.optimizer.lr=[1e37, 1e38]"
     done = call("sweep", recipe, "--method", "plain", "--over", over, "--sampler", "grid", "--out", tmp_path / "out")
     assert "no trial of 2 ended well; the first: the loss is nan at step" in one_sentence(done, 1)
 
 
-def test_a_grid_tries_every_combination_once(recipe: Path, tmp_path: Path) -> None:
+def test_grid_runs_every_combination_once(recipe: Path, tmp_path: Path) -> None:
     over = ["train.batch=[100, 200]", "methods.plain.smoothing=[0.0, 0.1]"]
     found = swept(recipe, tmp_path / "out", *over, sampler="grid", trials=None)
     assert sorted(tuple(trial.values.values()) for trial in found.trials) == [
@@ -209,7 +211,7 @@ def test_a_grid_tries_every_combination_once(recipe: Path, tmp_path: Path) -> No
     assert all(trial.state == "done" for trial in found.trials)
 
 
-def test_values_drawn_again_are_not_trained_again(recipe: Path, tmp_path: Path) -> None:
+def test_duplicate_values_are_not_trained_again(recipe: Path, tmp_path: Path) -> None:
     found = swept(recipe, tmp_path / "out", "train.batch=[100, 200]", sampler="random", trials=5)
     done = [trial for trial in found.trials if trial.state == "done"]
     assert {trial.values["train.batch"] for trial in done} == {100, 200}
@@ -222,14 +224,14 @@ def test_values_drawn_again_are_not_trained_again(recipe: Path, tmp_path: Path) 
         assert not folder(tmp_path / "out", trial.number).exists()
 
 
-def test_a_folder_of_another_sweep_is_refused(recipe: Path, tmp_path: Path) -> None:
+def test_folder_of_another_sweep_is_refused(recipe: Path, tmp_path: Path) -> None:
     swept(recipe, tmp_path / "out", trials=1)
     for other in ({"over": ("train.optimizer.lr=1e-3..1e-2:log",)}, {"seed": 1}, {"sampler": "random"}):
         with pytest.raises(ValueError, match="holds a sweep of other settings; choose another --out or remove it"):
             swept(recipe, tmp_path / "out", *other.pop("over", (LR,)), trials=1, **other)  # type: ignore[misc]
 
 
-def test_the_recipe_can_hold_the_sweep_and_the_command_line_wins(recipe: Path, tmp_path: Path) -> None:
+def test_command_line_overrides_the_sweep_table_of_the_recipe(recipe: Path, tmp_path: Path) -> None:
     recipe.write_text(
         recipe.read_text()
         + """
@@ -249,21 +251,21 @@ model.width = [4, 8]
     assert (found.method, found.trials, found.sampler, found.sampler_seed, found.seed) == ("TLA", 7, "random", 5, 0)
     assert found.space == {
         "methods.TLA.margin": Range(0.01, 0.5, log=True),
-        "methods.TLA.lambda1": Range(1, 4),  # the key takes any number
+        "methods.TLA.lambda1": Range(1, 4),  # the key accepts any number
         "train.batch": Range(50, 100, whole=True),
         "model.width": Choice((4, 8)),
     }
     shown = tmp_path / "shown.toml"
     shown.write_text(toml.dumps(schema.load(str(recipe)).table()))
     assert schema.load(str(shown)).sweep == schema.load(str(recipe)).sweep
-    asked = sweep.read(str(recipe), over=[LR], method="plain", trials=2, sampler="tpe", seed=1)
-    assert (asked.method, asked.trials, asked.sampler, asked.seed) == ("plain", 2, "tpe", 1)
-    assert list(asked.space) == ["train.optimizer.lr"]
+    wanted = sweep.read(str(recipe), over=[LR], method="plain", trials=2, sampler="tpe", seed=1)
+    assert (wanted.method, wanted.trials, wanted.sampler, wanted.seed) == ("plain", 2, "tpe", 1)
+    assert list(wanted.space) == ["train.optimizer.lr"]
     assert sweep.read(str(recipe), ["sweep.seed=9"]).sampler_seed == 9
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "expected"),
     [
         (["--over", "train.optimizer.lrr=0.1..1"], "unknown key 'lrr' in methods.plain.train.optimizer; did you mean"),
         (["--over", "methods.plain.beta=0.1..1"], "unknown key 'beta' in methods.plain"),
@@ -291,31 +293,31 @@ model.width = [4, 8]
         ([], "nothing to sweep; name a key and its values, e.g. --over"),
     ],
 )
-def test_what_cannot_be_swept_is_refused_in_one_sentence(
-    recipe: Path, tmp_path: Path, call: Any, asked: list[str], words: str
+def test_invalid_sweeps_are_refused_in_one_sentence(
+    recipe: Path, tmp_path: Path, call: Any, options: list[str], expected: str
 ) -> None:
-    done = call("sweep", recipe, "--method", "plain", "--out", tmp_path / "out", *asked)
-    assert words in one_sentence(done, 2)
+    done = call("sweep", recipe, "--method", "plain", "--out", tmp_path / "out", *options)
+    assert expected in one_sentence(done, 2)
     assert not (tmp_path / "out").exists()
 
 
-def test_one_sweep_is_of_one_method(recipe: Path, call: Any) -> None:
+def test_sweep_needs_one_method(recipe: Path, call: Any) -> None:
     assert "choose it with --method: plain, TLA" in one_sentence(call("sweep", recipe, "--over", LR), 2)
     done = call("sweep", recipe, "--method", "plian", "--over", LR)
     assert "unknown method 'plian'; did you mean 'plain'?" in one_sentence(done, 2)
 
 
-def test_without_optuna_a_sentence_says_how_to_get_it(
+def test_missing_optuna_is_reported_with_its_install_command(
     recipe: Path, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     done = call("sweep", recipe, "--method", "plain", "--over", LR, "--out", tmp_path / "out")
-    said = "holdfast sweep needs the package optuna, which is not installed; run: pip install 'holdfast[sweep]'"
-    assert one_sentence(done, 1) == said
+    message = "holdfast sweep needs the package optuna, which is not installed; run: pip install 'holdfast[sweep]'"
+    assert one_sentence(done, 1) == message
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
-def test_a_trial_that_was_killed_while_it_was_drawn_is_drawn_to_the_end(tmp_path: Path, sampler: Sampler) -> None:
+def test_trial_killed_during_sampling_is_completed(tmp_path: Path, sampler: Sampler) -> None:
     space = {"a": Choice((1, 2)), "b": Range(3, 4, whole=True)}
     draw = trials._draw
 
@@ -337,13 +339,13 @@ def test_a_trial_that_was_killed_while_it_was_drawn_is_drawn_to_the_end(tmp_path
     assert task.values["b"] in (3, 4)
 
 
-def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+def test_damaged_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.log").write_text("nothing\n{}\n")
     with pytest.raises(ValueError, match=r"journal.log is damaged \(.*\); remove .* and run again"):
         trials.Trials(tmp_path, {}, "random", 0)
 
 
-def test_a_claim_is_free_when_its_process_is_gone(tmp_path: Path) -> None:
+def test_claim_is_released_when_its_process_ends(tmp_path: Path) -> None:
     space = {"a": Range(0, 1)}
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Models, optimizers and batches as recipes name them."""
+"""Models, optimizers and batches built from recipes."""
 
 import pytest
 import torch
@@ -28,20 +28,20 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_fresh_model_has_seen_nothing() -> None:
+def test_new_model_has_initial_batch_norm_statistics() -> None:
     model = build_model(TINY, (1, 8, 8), 10, 0)
     assert all(module.training for module in model.modules())
     assert all(int(value) == 0 for name, value in model.state_dict().items() if name.endswith("num_batches_tracked"))
 
 
-def test_normalization_is_inside() -> None:
+def test_normalization_is_part_of_the_model() -> None:
     config = ModelConfig(encoder="tiny", channels=2, width=5, mean=(0.5,), std=(0.25,))
     plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(config, (1, 8, 8), 10, 0).eval()
     x = torch.rand(3, 1, 8, 8)
     assert torch.allclose(normal(x), plain((x - 0.5) / 0.25))
 
 
-def test_per_image_normalization_is_inside() -> None:
+def test_per_image_normalization_is_part_of_the_model() -> None:
     config = ModelConfig(encoder="tiny", channels=2, width=5, per_image=True)
     plain, normal = build_model(TINY, (1, 8, 8), 10, 0).eval(), build_model(config, (1, 8, 8), 10, 0).eval()
     x = torch.rand(3, 1, 8, 8)
@@ -63,7 +63,7 @@ def test_options_reach_the_encoder() -> None:
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize(
-    ("config", "shape", "words"),
+    ("config", "shape", "expected"),
     [
         (ModelConfig(encoder="tiny"), (64,), r"model 'tiny' cannot be made for samples of shape \(64,\)"),
         (ModelConfig(encoder="lenet"), (1, 2, 2), r"model 'lenet' cannot be made for samples of shape \(1, 2, 2\)"),
@@ -76,8 +76,10 @@ def test_options_reach_the_encoder() -> None:
         (ModelConfig(encoder="tiny", depth=3), (1, 8, 8), "encoder 'tiny' has no depth; leave model.depth out"),
     ],
 )
-def test_models_that_do_not_fit_the_data(config: ModelConfig, shape: tuple[int, ...], words: str) -> None:
-    with pytest.raises(ValueError, match=words) as refusal:
+def test_models_that_do_not_fit_the_data_are_refused(
+    config: ModelConfig, shape: tuple[int, ...], expected: str
+) -> None:
+    with pytest.raises(ValueError, match=expected) as refusal:
         build_model(config, shape, 3, 0)
     assert "\n" not in str(refusal.value)
 
@@ -88,7 +90,7 @@ def test_weight_decay_acts_on_kernels_only(name: str) -> None:
     optimizer = build_optimizer(OptimizerConfig(name=name, lr=0.1, weight_decay=0.5), model, Plain())  # type: ignore[arg-type]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # without a gradient only the decay moves anything
+        parameter.grad = torch.zeros_like(parameter)  # with zero gradients only weight decay changes weights
     optimizer.step()
     for name_, p in model.named_parameters():
         kernel = p.ndim > 1
@@ -108,7 +110,7 @@ def test_momentum_is_given_to_sgd() -> None:
 
 
 class Own(nn.Linear):
-    """A method with parameters of its own."""
+    """A method with parameters."""
 
     needs = Needs()
 
@@ -133,10 +135,10 @@ def test_batches_hold_what_the_method_needs() -> None:
     assert full.positive is not None
     assert full.pool is not None
     assert len(full.pool) == 5
-    for x, label, own in zip(full.positive, full.y, full.x, strict=True):
-        place = (data.train.x == x).flatten(1).all(1).nonzero().item()
-        assert data.train.y[place] == label
-        assert not torch.equal(x, own)
+    for x, label, original in zip(full.positive, full.y, full.x, strict=True):
+        position = (data.train.x == x).flatten(1).all(1).nonzero().item()
+        assert data.train.y[position] == label
+        assert not torch.equal(x, original)
 
 
 AUGMENT = Augment(pad_crop=PadCrop(pad=1), flip=Flip())
@@ -174,14 +176,14 @@ def test_every_image_of_a_step_is_augmented_by_its_role_its_step_and_its_index()
         )
 
 
-def test_neighbours_do_not_change_how_a_sample_is_augmented() -> None:
+def test_augmentation_of_a_sample_does_not_depend_on_its_batch() -> None:
     together = batches().batch(7, torch.arange(12)).x
-    for place in range(12):
-        assert torch.equal(batches().batch(7, torch.tensor([place])).x[0], together[place])
+    for position in range(12):
+        assert torch.equal(batches().batch(7, torch.tensor([position])).x[0], together[position])
     assert torch.equal(batches().batch(7, torch.arange(11, -1, -1)).x.flip(0), together)
 
 
-def test_steps_seeds_and_roles_draw_their_own_numbers() -> None:
+def test_augmentation_differs_between_steps_seeds_and_roles() -> None:
     which = torch.arange(30)
     first = batches().batch(0, which).x
     assert torch.equal(first, batches().batch(0, which).x)
@@ -192,12 +194,12 @@ def test_steps_seeds_and_roles_draw_their_own_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("augment", "words"),
+    ("augment", "expected"),
     [
         (Augment(saturation=Saturation()), "but saturation needs colors"),
         (Augment(pad_crop=PadCrop(pad=9, mode="reflect")), "9 pixels cannot be reflected"),
     ],
 )
-def test_augmentation_that_does_not_fit_is_refused_before_the_first_step(augment: Augment, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_augmentation_that_does_not_fit_is_refused_before_the_first_step(augment: Augment, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         batches(augment)

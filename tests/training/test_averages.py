@@ -1,4 +1,4 @@
-"""Averages of the weights, against a plain loop over the weights that were stored after every step."""
+"""Weight averages, compared with a loop over the weights after every step."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -31,7 +31,7 @@ def weights(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def after_every_step(job: Job, data: DataSet) -> list[dict[str, Tensor]]:
-    """What the network's state was after each step."""
+    """The state of the network after each step."""
     stored: list[dict[str, Tensor]] = []
 
     def tick(*_: object) -> None:
@@ -53,7 +53,7 @@ def learned(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.fixture
 def validated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
-    """The states that validation saw, each better than the one before it."""
+    """The states that were validated, each with a better accuracy than the one before."""
     seen: list[dict[str, Tensor]] = []
 
     def accuracy(model: nn.Module, *_: Any) -> tuple[float, float]:
@@ -65,7 +65,7 @@ def validated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.9])
-def test_ema_is_a_plain_loop_over_all_weights_and_statistics(
+def test_ema_equals_a_loop_over_weights_and_statistics(
     tmp_path: Path, toys: DataSet, validated: list[dict[str, Tensor]], decay: float
 ) -> None:
     stored = after_every_step(toy_job(tmp_path / "plain"), toys)
@@ -85,14 +85,14 @@ def test_ema_is_a_plain_loop_over_all_weights_and_statistics(
     assert not close(stored[-1], {name: value.float() for name, value in mean.items()})
 
 
-def test_swa_is_the_mean_over_the_last_epochs(
+def test_swa_equals_the_mean_over_the_last_epochs(
     tmp_path: Path, toys: DataSet, validated: list[dict[str, Tensor]]
 ) -> None:
     plain = after_every_step(toy_job(tmp_path / "plain", **SWA | {"swa": None}), toys)
     validated.clear()
     job = run_job(toy_job(tmp_path / "swa", **SWA), toys)
     ends = [learned(state) for state in plain[2::3]]
-    for epoch in (1, 2):  # before it starts, the weights themselves
+    for epoch in (1, 2):  # before averaging starts, the weights themselves
         assert same(validated[epoch - 1], plain[3 * epoch - 1])
     for epoch, parts in ((3, ends[2:3]), (4, ends[2:4])):
         mean = {name: torch.stack([part[name].double() for part in parts]).mean(0).float() for name in parts[0]}
@@ -101,12 +101,12 @@ def test_swa_is_the_mean_over_the_last_epochs(
     assert same(weights(job.folder, "best"), validated[3])
 
 
-def test_swa_has_the_statistics_of_its_own_passes(tmp_path: Path, toys: DataSet) -> None:
-    """Mean and variance of what reaches each batch norm, averaged over the last epoch's batches."""
+def test_swa_recomputes_batch_norm_statistics(tmp_path: Path, toys: DataSet) -> None:
+    """Mean and variance of the inputs of each batch norm, averaged over the batches of the last epoch."""
     job = run_job(toy_job(tmp_path / "swa", **SWA), toys)
-    kept = weights(job.folder, "last")
+    averaged = weights(job.folder, "last")
     net = build_model(job.model, toys.shape, 3, 0)
-    net.load_state_dict(kept)
+    net.load_state_dict(averaged)
     seen: dict[str, list[Tensor]] = {}
     for name, module in net.named_modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -118,19 +118,19 @@ def test_swa_has_the_statistics_of_its_own_passes(tmp_path: Path, toys: DataSet)
     for name, given in seen.items():
         mean = torch.stack([x.mean((0, 2, 3)) for x in given]).mean(0)
         variance = torch.stack([x.var((0, 2, 3)) for x in given]).mean(0)
-        assert torch.allclose(kept[f"{name}.running_mean"], mean, atol=1e-6)
-        assert torch.allclose(kept[f"{name}.running_var"], variance, atol=1e-6)
+        assert torch.allclose(averaged[f"{name}.running_mean"], mean, atol=1e-6)
+        assert torch.allclose(averaged[f"{name}.running_var"], variance, atol=1e-6)
 
 
-def test_passes_for_statistics_are_counted(tmp_path: Path, toys: DataSet) -> None:
+def test_passes_for_batch_norm_statistics_are_counted(tmp_path: Path, toys: DataSet) -> None:
     plain = bits(run_job(toy_job(tmp_path / "plain", **SWA | {"swa": None}), toys).folder)["trained"]
     swa = bits(run_job(toy_job(tmp_path / "swa", **SWA), toys).folder)["trained"]
     assert swa["forwards"] == plain["forwards"] + 2 * 24
     assert swa["backwards"] == plain["backwards"]
 
 
-def test_statistics_leave_the_mean_as_it_is(tmp_path: Path, toys: DataSet) -> None:
-    """A head that projects its weights in every training pass would change them while statistics are gathered."""
+def test_recomputing_statistics_does_not_change_the_mean(tmp_path: Path, toys: DataSet) -> None:
+    """A head that projects its weights in every training pass must not change the mean."""
     head = HeadConfig(name="hypersphere", weight_norm="projected")
     model = ModelConfig(encoder="tiny", channels=1, width=4, head=head)
     stored = after_every_step(replace(toy_job(tmp_path / "plain", **SWA | {"swa": None}), model=model), toys)
@@ -140,11 +140,9 @@ def test_statistics_leave_the_mean_as_it_is(tmp_path: Path, toys: DataSet) -> No
     assert not torch.allclose(mean, mean / mean.norm(dim=1, keepdim=True), atol=1e-6)
 
 
-def test_an_epoch_before_the_mean_cannot_be_the_best(
-    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = iter([0.9, 0.8, 0.3, 0.2])
-    monkeypatch.setattr(loop, "accuracy", lambda *_: (0.9, next(told)))
+def test_epoch_before_the_mean_is_not_selected(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = iter([0.9, 0.8, 0.3, 0.2])
+    monkeypatch.setattr(loop, "accuracy", lambda *_: (0.9, next(accuracies)))
     trained = bits(run_job(toy_job(tmp_path / "swa", **SWA), toys).folder)["trained"]
     assert (trained["best_epoch"], trained["best"]) == (3, 0.3)
 
@@ -152,5 +150,5 @@ def test_an_epoch_before_the_mean_cannot_be_the_best(
 @pytest.mark.parametrize(
     ("start", "epochs", "before"), [(0.75, 10, 7), (0.75, 1, 0), (0, 5, 0), (0.29, 100, 29), (0.99, 3, 2)]
 )
-def test_there_is_always_an_epoch_to_keep(start: float, epochs: int, before: int) -> None:
+def test_at_least_one_epoch_can_be_selected(start: float, epochs: int, before: int) -> None:
     assert TrainConfig(epochs=epochs, swa=SWAConfig(start=start)).skipped_epochs == before < epochs

@@ -1,4 +1,4 @@
-"""Method x head x metric term x activation: every combination is a recipe, trains, and reaches every parameter."""
+"""Method x head x metric term x activation: every combination loads, trains and updates every parameter."""
 
 import json
 import re
@@ -110,14 +110,14 @@ def test_a_hundred_steps_lower_the_loss_and_reach_every_parameter(name: str) -> 
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_combination_comes_back_from_its_resolved_form(name: str) -> None:
+def test_every_combination_equals_its_resolved_form(name: str) -> None:
     study = recipe({name: METHODS[name]})
     again = read(tomllib.loads(toml.dumps(study.table())))
     assert again.table() == study.table()
     assert again.model_of(name) == study.model_of(name)
 
 
-def test_methods_can_have_models_of_their_own() -> None:
+def test_methods_can_override_the_model() -> None:
     study = recipe({"AT": SINGLE["AT"], "HE": {"name": "adversarial", "model": HE | SOFT}})
     assert study.methods["AT"].model is None
     plain, own = study.model_of("AT"), study.model_of("HE")
@@ -130,7 +130,7 @@ def test_methods_can_have_models_of_their_own() -> None:
     assert any(isinstance(module, nn.Softplus) for module in built[1].modules())
 
 
-def test_a_head_can_be_named_alone_and_switched_in_parts() -> None:
+def test_head_is_given_by_name_or_options() -> None:
     short = recipe({"plain": {}}, model={"encoder": "tiny", "head": "hypersphere"}).model.head
     assert (short.name, short.scale) == ("hypersphere", None)
     parts = {"name": "hypersphere", "feature_norm": False, "weight_norm": "none", "margin": 0, "scale": "15/2"}
@@ -139,13 +139,13 @@ def test_a_head_can_be_named_alone_and_switched_in_parts() -> None:
     assert (head.feature_norm, head.weight_norm, head.margin, head.scale) == (False, "none", 0.0, 7.5)
 
 
-def test_reading_a_recipe_draws_nothing_from_torch() -> None:
+def test_reading_a_recipe_does_not_use_the_global_generator() -> None:
     before = torch.get_rng_state()
     recipe({"AT": SINGLE["AT"], "HE": {"name": "adversarial", "model": HE}})
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_methods_inside_get_the_attack_of_the_recipe_or_their_own() -> None:
+def test_inner_methods_use_the_attack_of_the_recipe_or_their_own() -> None:
     own = {"name": "llr", "attack": {"steps": 5, "rule": "adam", "step": 0.1}}
     study = recipe({"a": {"name": "triplet", "method": "llr"}, "b": {"name": "triplet", "method": own}})
     inside = []
@@ -158,7 +158,7 @@ def test_methods_inside_get_the_attack_of_the_recipe_or_their_own() -> None:
     assert inside[1] == PGD(threat=study.threat, steps=5, step=0.1, rule="adam", keep="last")
 
 
-def test_feature_norm_is_an_attack_of_recipes() -> None:
+def test_feature_norm_can_be_used_in_recipes() -> None:
     attacks = {"PGD-2 FN": {"name": "feature_norm", "scale": 5, "attack": {"steps": 2}}, "feature_norm": {}}
     study = recipe({"plain": {}}, attacks=attacks)
     attack = study.attacks["PGD-2 FN"]
@@ -172,7 +172,7 @@ def test_feature_norm_is_an_attack_of_recipes() -> None:
     assert judge(model, batch.x, x_adv, batch.y, study.threat, Rng(1)).inside.all()
 
 
-def test_an_attack_inside_another_is_completed_wherever_one_stands() -> None:
+def test_inner_attack_is_completed_in_every_table() -> None:
     written = {"name": "feature_norm", "attack": {"steps": 2}}
     methods = {
         "AT": {"name": "adversarial"},
@@ -189,7 +189,7 @@ def test_an_attack_inside_another_is_completed_wherever_one_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "words"),
+    ("methods", "expected"),
     [
         ({"x": {"name": "trades", "beta": -1}}, "methods.x: beta is -1.0 but the weight of a term is"),
         ({"x": {"name": "plain", "model": {"head": {"name": "hypersphere", "margin": 1}}}}, "margin is 1.0 but"),
@@ -208,13 +208,13 @@ def test_an_attack_inside_another_is_completed_wherever_one_stands() -> None:
         ({"x": {"name": "cure", "h": []}}, "methods.x: h is () but it holds one or more lengths"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(methods: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+def test_invalid_methods_are_refused_in_one_sentence(methods: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(expected)) as refusal:
         recipe(methods)
     assert "\n" not in str(refusal.value)
 
 
-def test_what_a_method_learned_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_of_a_method_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from metric_learning_stub import install
 
     install(monkeypatch)
@@ -248,8 +248,8 @@ def test_what_a_method_learned_is_saved(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["TRADES+HE", "LLR Adam", "CURE+HE", "TRADES+triplet+HE"])
-def test_the_training_loop_takes_them_and_goes_on_after_a_stop(name: str, tmp_path: Path) -> None:
-    """Through the engine, which wraps the model: the same bits whether stopped or not."""
+def test_every_composition_trains_and_resumes(name: str, tmp_path: Path) -> None:
+    """Interrupted and uninterrupted training give bit-identical files."""
     study, some = recipe({name: METHODS[name]}), toy()
 
     def job(folder: str) -> Job:

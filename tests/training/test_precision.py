@@ -1,4 +1,4 @@
-"""Training in bfloat16, and giving it up at the first loss that is not finite."""
+"""Training in bfloat16, with a fallback to float32 at the first loss that is not finite."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ EDGE = 3.4e38  # finite in float32; bfloat16 rounds it to infinity
 
 
 class OnTheEdge(nn.Module):
-    """An encoder with dropout that leaves the numbers of bfloat16, but not of float32, at its sixth training pass."""
+    """An encoder with dropout whose sixth training pass overflows in bfloat16 but not in float32."""
 
     calls: Tensor
 
@@ -44,7 +44,7 @@ class OnTheEdge(nn.Module):
 
 @pytest.fixture(autouse=True)
 def tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial of bfloat16 takes seconds."""
+    """Skip the trial of bfloat16, which takes seconds."""
     monkeypatch.setattr("holdfast.crafting.arithmetic.trial", lambda: 1.0)
 
 
@@ -61,7 +61,7 @@ def mixed_job(folder: Path, **config: object) -> Job:
 
 
 def by_hand(job: Job, data: DataSet, lowered: range) -> Mapping[str, Tensor]:
-    """The loop in its ten lines: these steps under autocast, the others not."""
+    """A training loop in ten lines, with these steps under autocast."""
     net = assemble.build_model(job.model, data.shape, 3, 0)
     decayed = [p for p in net.parameters() if p.ndim > 1], [p for p in net.parameters() if p.ndim <= 1]
     optimizer = torch.optim.Adam([{"params": group} for group in decayed], lr=0.02, fused=True)
@@ -76,31 +76,31 @@ def by_hand(job: Job, data: DataSet, lowered: range) -> Mapping[str, Tensor]:
     return net.state_dict()
 
 
-def kept(job: Job) -> Mapping[str, Tensor]:
+def last_weights(job: Job) -> Mapping[str, Tensor]:
     return snapshot.read(job.folder / "last.safetensors")[0]
 
 
-def test_passes_are_in_bfloat16_and_losses_in_float32(tmp_path: Path, toys: DataSet) -> None:
+def test_passes_run_in_bfloat16_and_losses_in_float32(tmp_path: Path, toys: DataSet) -> None:
     job = run_job(mixed_job(tmp_path / "a"), toys)
-    assert same(kept(job), by_hand(job, toys, range(9)))
-    assert not same(kept(job), by_hand(job, toys, range(0)))
+    assert same(last_weights(job), by_hand(job, toys, range(9)))
+    assert not same(last_weights(job), by_hand(job, toys, range(0)))
     assert bits(job.folder)["trained"]["float32_from"] is None
 
 
 @pytest.mark.usefixtures("edge")
-def test_the_step_is_repeated_in_float32_and_the_rest_follows(tmp_path: Path, toys: DataSet) -> None:
-    """As if the step had never been tried: batch norm, the generator of dropout and the counter are put back."""
+def test_nonfinite_step_is_repeated_in_float32_and_training_stays_there(tmp_path: Path, toys: DataSet) -> None:
+    """Batch norm, the generator of dropout and the counter are reset before the step is repeated."""
     job = run_job(mixed_job(tmp_path / "a"), toys)
     trained = bits(job.folder)["trained"]
     assert trained["float32_from"] == 5
-    assert same(kept(job), by_hand(job, toys, range(5)))
-    assert kept(job)["encoder.calls"] == 9
-    assert trained["forwards"] == (9 + 1) * 8  # the pass that failed was a pass
+    assert same(last_weights(job), by_hand(job, toys, range(5)))
+    assert last_weights(job)["encoder.calls"] == 9
+    assert trained["forwards"] == (9 + 1) * 8  # the failed pass is counted
 
 
 @pytest.mark.usefixtures("edge")
 @pytest.mark.parametrize("stops", [(1,), (2, 5, 6, 7, 9)])
-def test_an_interrupted_run_stays_in_float32(tmp_path: Path, toys: DataSet, stops: tuple[int, ...]) -> None:
+def test_resumed_run_stays_in_float32(tmp_path: Path, toys: DataSet, stops: tuple[int, ...]) -> None:
     whole = bits(run_job(mixed_job(tmp_path / "whole"), toys).folder)
     for stop in stops:
         torch.manual_seed(stop)
@@ -111,7 +111,7 @@ def test_an_interrupted_run_stays_in_float32(tmp_path: Path, toys: DataSet, stop
 
 @dataclass(frozen=True)
 class Broken:
-    """A loss that is no number from step 4 on, whatever it is computed in."""
+    """A loss that is nan from step 4 on, in any precision."""
 
     needs = Needs()
 
@@ -120,12 +120,12 @@ class Broken:
         return terms if round(progress * 9) < 4 else replace(terms, total=terms.total * nan)
 
 
-POINTS: list[Tensor] = []  # the loop works on a copy of its method
+POINTS: list[Tensor] = []  # global, since the loop copies its method
 
 
 @dataclass(frozen=True)
 class Crafted:
-    """Adversarial training that notes its points."""
+    """Adversarial training that records its adversarial examples."""
 
     attack: Attack
     needs = Needs()
@@ -135,19 +135,19 @@ class Crafted:
         return Plain()(model, replace(batch, x=POINTS[-1]), progress=progress, rng=rng)
 
 
-def test_a_loss_that_is_no_number_in_float32_either_ends_training(tmp_path: Path, toys: DataSet) -> None:
+def test_nonfinite_loss_in_float32_stops_training(tmp_path: Path, toys: DataSet) -> None:
     with pytest.raises(FloatingPointError, match="the loss is nan at step 4"):
         run_job(mixed_job(tmp_path / "a", method=Broken()), toys)
 
 
-def test_float32_is_the_default_and_says_nothing_of_it(tmp_path: Path, toys: DataSet) -> None:
+def test_float32_is_the_default_and_is_not_recorded(tmp_path: Path, toys: DataSet) -> None:
     job = run_job(toy_job(tmp_path / "a"), toys)
     assert "float32_from" not in bits(job.folder)["trained"]
     with pytest.raises(ValueError, match="other settings"):
         run_job(mixed_job(tmp_path / "a"), toys)
 
 
-def test_a_processor_that_dies_of_it_is_refused_before_the_folder_is_taken(
+def test_processor_without_bfloat16_is_refused_before_the_folder_is_claimed(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.crafting.arithmetic.advertises_bfloat16", lambda: True)
@@ -159,8 +159,8 @@ def test_a_processor_that_dies_of_it_is_refused_before_the_folder_is_taken(
     run_job(toy_job(tmp_path / "b"), toys)
 
 
-def test_crafting_is_not_concerned(tmp_path: Path, toys: DataSet) -> None:
-    """Without a learning rate and before batch norm has moved, the first batch's points are those of float32."""
+def test_mixed_precision_does_not_change_crafting(tmp_path: Path, toys: DataSet) -> None:
+    """With a zero learning rate, the adversarial examples of the first batch equal those of float32 training."""
     POINTS.clear()
     still = OptimizerConfig(name="sgd", lr=0.0)
     for name in ("float32", "bf16-mixed"):

@@ -1,4 +1,4 @@
-"""The rehearsal: what step 0 of a method cannot do is said before any method is trained."""
+"""The rehearsal: a method whose first step fails is refused before any method is trained."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ Seen = list[tuple[Batch, Tensor, bool, float, int]]
 
 
 class Watched:
-    """A method that tells what it was given, and draws from torch's own generator."""
+    """A method that records its arguments and uses torch's global generator."""
 
     needs = Needs(positive=True, pool=5)
 
@@ -46,7 +46,7 @@ class Watched:
         return Terms(total, {"square": total})
 
 
-def test_it_is_step_0_of_training_and_no_more(toys: DataSet, tmp_path: Path) -> None:
+def test_rehearsal_equals_step_0_of_training(toys: DataSet, tmp_path: Path) -> None:
     seen: Seen = []
     job = toy_job(tmp_path / "a", Watched(seen), batch=7)
     torch.manual_seed(3)
@@ -69,20 +69,18 @@ def test_it_is_step_0_of_training_and_no_more(toys: DataSet, tmp_path: Path) -> 
     assert all(torch.equal(one, two) for one, two in pairs)
 
 
-def test_a_pool_without_another_class_is_found(toys: DataSet, tmp_path: Path) -> None:
+def test_pool_without_another_class_is_refused(toys: DataSet, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pool"):
         rehearse(toy_job(tmp_path, TLA(**at_method(pool=1))), toys, FABRIC)
 
 
-def test_a_loss_that_is_no_number_is_refused(toys: DataSet, tmp_path: Path) -> None:
-    said = r"^the loss is nan at step 0 \(term square\); change the settings of the method$"
-    with pytest.raises(ValueError, match=said):
+def test_nonfinite_loss_is_refused(toys: DataSet, tmp_path: Path) -> None:
+    message = r"^the loss is nan at step 0 \(term square\); change the settings of the method$"
+    with pytest.raises(ValueError, match=message):
         rehearse(toy_job(tmp_path, Watched([], nan)), toys, FABRIC)
 
 
-def test_bfloat16_that_cannot_be_used_is_refused(
-    toys: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_bfloat16_is_refused(toys: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def died(*_: object) -> None:
         raise ValueError("a trial of bfloat16 died")
 
@@ -93,7 +91,7 @@ def test_bfloat16_that_cannot_be_used_is_refused(
 
 
 class Normed(nn.Module):
-    """An encoder whose batch norm sees one value of each sample."""
+    """An encoder whose batch norm gets one value per sample and channel."""
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 4, channels: int = 1) -> None:
         super().__init__()
@@ -105,7 +103,9 @@ class Normed(nn.Module):
         return features
 
 
-def test_batch_norm_needs_two(toys: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_norm_with_a_batch_of_one_is_refused(
+    toys: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = assemble.kinds.member
     monkeypatch.setattr(assemble.kinds, "member", lambda kind, name: Normed if kind == "encoder" else known(kind, name))
     rehearse(toy_job(tmp_path, batch=2), toys, FABRIC)
@@ -113,7 +113,7 @@ def test_batch_norm_needs_two(toys: DataSet, tmp_path: Path, monkeypatch: pytest
         rehearse(toy_job(tmp_path, batch=1), toys, FABRIC)
 
 
-def test_weights_to_start_from_are_put_in(toys: DataSet, tmp_path: Path) -> None:
+def test_initial_weights_are_loaded(toys: DataSet, tmp_path: Path) -> None:
     seen: Seen = []
     job = toy_job(tmp_path / "a", Watched(seen))
     net = assemble.build_model(job.model, toys.shape, 3, 5)
@@ -125,7 +125,7 @@ def test_weights_to_start_from_are_put_in(toys: DataSet, tmp_path: Path) -> None
     assert torch.equal(net.train()(seen[1][0].x).flatten(), given)
 
 
-def test_a_start_that_is_not_trained_yet_needs_no_file(toys: DataSet, tmp_path: Path) -> None:
+def test_untrained_initial_model_needs_no_file(toys: DataSet, tmp_path: Path) -> None:
     job = replace(toy_job(tmp_path / "a"), init_from=tmp_path / "later.safetensors")
     rehearse(job, toys, FABRIC, job.model)
     with pytest.raises(ValueError, match=r"later\.safetensors does not fit this model"):
@@ -140,7 +140,7 @@ LAST = "methods.Last={name='plain'}"
 
 @pytest.mark.parametrize("command", ["run", "train"])
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "expected"),
     [
         (
             [PROXIES, "methods.Last.settings.embedding_size=99"],
@@ -170,26 +170,26 @@ LAST = "methods.Last={name='plain'}"
         ),
     ],
 )
-def test_what_the_last_method_cannot_do_is_said_before_the_first_is_trained(
-    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, changes: list[str], words: str
+def test_bad_last_method_is_refused_before_the_first_is_trained(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, changes: list[str], expected: str
 ) -> None:
     install(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("tiny.toml").write_text(TINY)
     snapshot.write(Path("other.safetensors"), {"weight": torch.zeros(1)}, {})
     options = [word for change in changes for word in ("--set", change)]
-    said = one_sentence(call(command, "tiny.toml", "--out", "out", *options), 2)
-    assert said.startswith("methods.Last: ")
-    assert words in said
+    message = one_sentence(call(command, "tiny.toml", "--out", "out", *options), 2)
+    assert message.startswith("methods.Last: ")
+    assert expected in message
     assert not Path("out").exists()
 
 
-def test_a_method_to_start_from_is_tried_too(call: Any, tiny: Path, tmp_path: Path) -> None:
+def test_initial_method_is_rehearsed_too(call: Any, tiny: Path, tmp_path: Path) -> None:
     changes = ["methods.First={name='tla', pool=1}", "methods.Middle={name='plain', train={init_from='First'}}"]
     changes += ["methods.Last={name='plain', train={init_from='Middle'}}"]
     options = [word for change in changes for word in ("--set", change)]
-    said = one_sentence(call("train", tiny, "--method", "Last", "--out", tmp_path / "out", *options), 2)
-    assert said.startswith("methods.First: ")
+    message = one_sentence(call("train", tiny, "--method", "Last", "--out", tmp_path / "out", *options), 2)
+    assert message.startswith("methods.First: ")
     assert not (tmp_path / "out").exists()
 
 
@@ -203,21 +203,21 @@ def models(tiny: Path, tmp_path: Path, digits: DataSet, monkeypatch: pytest.Monk
     return opened
 
 
-def test_it_tells_what_it_tries_and_leaves_out_what_is_trained(models: Any) -> None:
-    told: list[tuple[Any, ...]] = []
-    trained = models(lambda *words: told.append(words), "train.epochs=1")
+def test_rehearsal_reports_progress_and_skips_trained_models(models: Any) -> None:
+    reported: list[tuple[Any, ...]] = []
+    trained = models(lambda *progress: reported.append(progress), "train.epochs=1")
     trained.rehearse([("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)])
-    assert told == [("try each method", i, 2, name) for i, name in enumerate(("plain", "TLA", ""))]
+    assert reported == [("try each method", i, 2, name) for i, name in enumerate(("plain", "TLA", ""))]
     for seed in (0, 1):
         trained.prepare("plain", seed)
-    told.clear()
+    reported.clear()
     trained.rehearse([("plain", 0), ("plain", 1)])
-    assert told == []
+    assert reported == []
     trained.rehearse([("plain", 1), ("TLA", 1)])
-    assert told == [("try each method", 0, 1, "TLA"), ("try each method", 1, 1, "")]
+    assert reported == [("try each method", 0, 1, "TLA"), ("try each method", 1, 1, "")]
 
 
-def test_what_fails_on_the_way_names_its_method(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_during_rehearsal_names_the_method(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("out of something")
 

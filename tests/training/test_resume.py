@@ -1,4 +1,4 @@
-"""Stopped by an exception, a kill -9 or a full disk, and started again: the same bits as never stopped."""
+"""A run stopped by an exception, SIGKILL or a full disk resumes and ends bit-identical."""
 
 import errno
 import itertools
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are fo
 
 @dataclass(eq=False)
 class Proxies(nn.Module):
-    """A method with parameters and memory of its own: one proxy per class, and how often it was called."""
+    """A method with parameters and a buffer: one proxy per class, and the number of calls."""
 
     needs = Needs()
 
@@ -56,7 +56,7 @@ class Proxies(nn.Module):
 
 
 def swap_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every recipe's encoder is the one below."""
+    """Replace the encoder of all recipes with the one below."""
     known = assemble.kinds.member
     monkeypatch.setattr(
         assemble.kinds, "member", lambda kind, name: WithDropout if kind == "encoder" else known(kind, name)
@@ -64,7 +64,7 @@ def swap_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class WithDropout(nn.Module):
-    """An encoder that draws from torch's own generator."""
+    """An encoder that uses torch's global generator."""
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 4, channels: int = 1) -> None:
         super().__init__()
@@ -101,18 +101,18 @@ def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @pytest.mark.parametrize("stops", [(1,), (2, 3, 5, 6, 9)])
-def test_a_run_stopped_at_some_steps_ends_with_the_same_bits(
+def test_interrupted_run_is_bit_identical(
     tmp_path: Path, toys: DataSet, job: Callable[[Path], Job], stops: tuple[int, ...]
 ) -> None:
     whole = bits(run_job(job(tmp_path / "whole"), toys).folder)
     for stop in stops:
-        torch.manual_seed(stop)  # another process would have another generator
+        torch.manual_seed(stop)  # another process has another generator state
         with pytest.raises(KeyboardInterrupt):
             run_job(job(tmp_path / "parts"), toys, stop_at=stop)
     assert bits(run_job(job(tmp_path / "parts"), toys).folder) == whole
 
 
-def test_what_was_logged_after_the_checkpoint_is_logged_once(tmp_path: Path, toys: DataSet) -> None:
+def test_lines_logged_after_the_checkpoint_are_logged_once(tmp_path: Path, toys: DataSet) -> None:
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             run_job(toy_job(tmp_path / "a"), toys, stop_at=5)  # one step after the last checkpoint
@@ -120,8 +120,8 @@ def test_what_was_logged_after_the_checkpoint_is_logged_once(tmp_path: Path, toy
         assert [line["step"] for line in lines if line["split"] == "train"] == [1, 2, 3, 4, 5]
 
 
-def test_dropout_was_on(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the test above would not test the generator: a run whose generator is lost ends elsewhere."""
+def test_dropout_is_active_in_the_resume_test(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without restoring the generator the weights differ, so the test above does test it."""
     swap_encoder(monkeypatch)
     whole = bits(run_job(toy_job(tmp_path / "whole"), toys).folder)
     with pytest.raises(KeyboardInterrupt):
@@ -130,7 +130,7 @@ def test_dropout_was_on(tmp_path: Path, toys: DataSet, monkeypatch: pytest.Monke
     assert bits(run_job(toy_job(tmp_path / "parts"), toys).folder)["last.safetensors"] != whole["last.safetensors"]
 
 
-def test_a_method_with_parameters_is_not_shared_between_runs(tmp_path: Path, toys: DataSet) -> None:
+def test_parameters_of_a_method_are_not_shared_between_runs(tmp_path: Path, toys: DataSet) -> None:
     method = Proxies()
     before = {name: value.clone() for name, value in method.state_dict().items()}
     first = run_job(toy_job(tmp_path / "a", method), toys)  # type: ignore[arg-type]
@@ -145,13 +145,13 @@ def short(folder: Path) -> Job:
 
 
 def at_call(nth: int, original: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
-    """The original, but for its nth call."""
+    """The original function, except for its nth call."""
     count = itertools.count(1)
     return lambda *args, **named: (instead if next(count) == nth else original)(*args, **named)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[[], object]) -> int:
-    """How often the work calls a function of os."""
+    """The number of calls of a function of os during the work."""
     calls, original = [], getattr(os, name)
     with monkeypatch.context() as patch:
         patch.setattr(os, name, lambda *args: (calls.append(args), original(*args))[1])
@@ -159,8 +159,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[[], objec
     return len(calls)
 
 
-def test_killed_inside_of_every_write(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 by the process itself: before the bytes are safe, before the rename, right after it, file after file."""
+def test_run_killed_during_any_write_resumes(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL before the sync, before the rename and after the rename of each file."""
     files = counted(monkeypatch, "replace", lambda: run_job(short(tmp_path / "whole"), toys))
     reference = bits(tmp_path / "whole")
     assert files >= 8
@@ -170,7 +170,7 @@ def test_killed_inside_of_every_write(tmp_path: Path, toys: DataSet, monkeypatch
 
         def child(nth: int = nth, folder: Path = folder) -> None:
             if nth % 3 == 0:
-                os.fsync = at_call(2 * nth - 1, os.fsync, lambda _: die())  # every other call is for the folder
+                os.fsync = at_call(2 * nth - 1, os.fsync, lambda _: die())  # every other call syncs the folder
             elif nth % 3 == 1:
                 os.replace = at_call(nth, os.replace, lambda *_: die())
             else:
@@ -179,14 +179,14 @@ def test_killed_inside_of_every_write(tmp_path: Path, toys: DataSet, monkeypatch
 
         assert in_child(child) == -signal.SIGKILL
         for weights in folder.glob("[!.]*.safetensors"):
-            snapshot.read(weights)  # never half a file under its own name
+            snapshot.read(weights)  # raises if the file is incomplete
         assert bits(run_job(short(folder), toys).folder) == reference
 
 
-def test_killed_at_20_random_moments(
+def test_run_killed_at_20_random_moments_resumes(
     tmp_path: Path, tiny: Path, digits: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kill -9 by another process while ``holdfast train`` runs, until it has happened twenty times."""
+    """SIGKILL by another process during ``holdfast train``, twenty times."""
 
     def command(folder: Path) -> Callable[[], None]:
         def run() -> None:
@@ -196,7 +196,7 @@ def test_killed_at_20_random_moments(
 
         return run
 
-    monkeypatch.setattr(session, "load_for", lambda *_: digits)  # reading them takes as long as training does
+    monkeypatch.setattr(session, "load_for", lambda *_: digits)  # loading takes as long as training
     began = time.perf_counter()
     assert in_child(command(tmp_path / "whole")) == 0
     lasted = time.perf_counter() - began
@@ -206,7 +206,7 @@ def test_killed_at_20_random_moments(
         folder = tmp_path / f"run {finished}"
         child = start(command(folder))
         time.sleep(lasted * chance.uniform(0, 0.9))
-        os.kill(child, signal.SIGKILL)  # a child that has ended already waits for us, so the id is still its own
+        os.kill(child, signal.SIGKILL)  # an ended child is a zombie until waited for, so its id is not reused
         code = ended(child)
         assert code in (0, -signal.SIGKILL)
         kills += code != 0
@@ -214,13 +214,13 @@ def test_killed_at_20_random_moments(
         if code == 0:
             assert bits(folder / "TLA" / "seed-1") == reference
             finished += 1
-    assert midway  # not all of them before the first checkpoint
+    assert midway  # some were killed after the first checkpoint
     assert in_child(command(folder)) == 0
     assert bits(folder / "TLA" / "seed-1") == reference
 
 
 class Torn:
-    """A file whose disk is full after half of what is written."""
+    """A file that raises "no space left" after half of the data."""
 
     def __init__(self, file: IO[Any]) -> None:
         self._file = file
@@ -242,7 +242,7 @@ def full(*_: object) -> None:
 
 
 def opened(nth: int, modes: tuple[str, ...]) -> Callable[..., Any]:
-    """Path.open, but the nth file opened for writing is torn."""
+    """Path.open, except that the nth file opened for writing fails halfway."""
     count, original = itertools.count(1), Path.open
 
     def call(path: Path, mode: str = "r", **named: Any) -> Any:
@@ -252,18 +252,18 @@ def opened(nth: int, modes: tuple[str, ...]) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize("place", ["write", "append", "fsync", "replace"])
-def test_a_full_disk_leaves_nothing_half_and_the_run_goes_on_later(
-    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize("operation", ["write", "append", "fsync", "replace"])
+def test_full_disk_leaves_no_partial_file_and_the_run_resumes(
+    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     reference = bits(run_job(short(tmp_path / "whole"), toys).folder)
     for nth in (1, 3, 4, 6, 8):
         folder = tmp_path / f"full {nth}"
         with monkeypatch.context() as patch:
-            if place in ("write", "append"):
-                patch.setattr(Path, "open", opened(nth, ("xb",) if place == "write" else ("a",)))
+            if operation in ("write", "append"):
+                patch.setattr(Path, "open", opened(nth, ("xb",) if operation == "write" else ("a",)))
             else:
-                patch.setattr(os, place, at_call(nth, getattr(os, place), full))
+                patch.setattr(os, operation, at_call(nth, getattr(os, operation), full))
             with pytest.raises(OSError, match="No space left on device"):
                 run_job(short(folder), toys)
         assert not list(folder.glob(".*"))
@@ -273,7 +273,7 @@ def test_a_full_disk_leaves_nothing_half_and_the_run_goes_on_later(
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "another"])
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, toys: DataSet, damage: str) -> None:
+def test_damaged_checkpoint_is_refused(tmp_path: Path, toys: DataSet, damage: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_job(toy_job(tmp_path / "a"), toys, stop_at=5)
     path = tmp_path / "a" / "checkpoint.safetensors"
@@ -293,7 +293,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, toys: DataSet, damage: 
     assert bits(run_job(toy_job(tmp_path / "a"), toys).folder) == bits(run_job(toy_job(tmp_path / "b"), toys).folder)
 
 
-def test_what_a_kill_left_is_cleared(tmp_path: Path, toys: DataSet) -> None:
+def test_leftover_files_of_a_killed_process_are_removed(tmp_path: Path, toys: DataSet) -> None:
     folder = run_job(toy_job(tmp_path / "a"), toys).folder
     whole = bits(folder)
     (folder / ".0123456789abcdef.part").write_bytes(b"half")

@@ -1,4 +1,4 @@
-"""The learning rate of every step: closed forms, and a scheduler that starts in the middle."""
+"""Learning rate schedules: closed forms, and resuming."""
 
 from math import cos, pi
 from pathlib import Path
@@ -15,7 +15,7 @@ from holdfast.training.schedule import scheduled
 from tiny_study import run_job, toy_job
 
 STEPS, EPOCHS, RATE = 5, 4, 0.2
-PLANS = [
+CONFIGS = [
     ScheduleConfig(),
     ScheduleConfig(name="step", at=(1, 2.5), gamma=0.1),
     ScheduleConfig(name="cosine"),
@@ -25,7 +25,7 @@ PLANS = [
 
 
 def rates(schedule: ScheduleConfig, done: int = 0) -> list[float]:
-    """The rate of every step from this one on."""
+    """The learning rate of this step and all that follow."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=RATE)
     config = TrainConfig(epochs=EPOCHS, schedule=schedule, optimizer=OptimizerConfig(name="sgd", lr=RATE))
     scheduler, seen = scheduled(config, optimizer, STEPS, done), []
@@ -38,7 +38,7 @@ def rates(schedule: ScheduleConfig, done: int = 0) -> list[float]:
 
 
 def between(start: float, end: float, share: float) -> float:
-    """Along half a cosine."""
+    """Cosine interpolation."""
     return end + (start - end) * (1 + cos(pi * share)) / 2
 
 
@@ -48,7 +48,7 @@ def one_cycle(step: int, total: int, warmup: float) -> float:
     return between(low, RATE, step / top) if step <= top else between(RATE, end, (step - top) / (last - top))
 
 
-def test_rates_have_their_closed_forms() -> None:
+def test_learning_rates_equal_their_closed_forms() -> None:
     total = STEPS * EPOCHS
     by_hand = {
         0: [RATE] * total,
@@ -58,17 +58,17 @@ def test_rates_have_their_closed_forms() -> None:
         4: [one_cycle(step, total, 0.5) for step in range(total)],
     }
     for number, expected in by_hand.items():
-        assert rates(PLANS[number]) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert rates(CONFIGS[number]) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert max(by_hand[3]) == RATE
     assert by_hand[3].index(RATE) == 5
 
 
-@given(schedule=st.sampled_from(PLANS), done=st.integers(0, STEPS * EPOCHS - 1))
-def test_a_scheduler_that_starts_in_the_middle_has_the_same_rates(schedule: ScheduleConfig, done: int) -> None:
+@given(schedule=st.sampled_from(CONFIGS), done=st.integers(0, STEPS * EPOCHS - 1))
+def test_resumed_scheduler_has_the_same_rates(schedule: ScheduleConfig, done: int) -> None:
     assert rates(schedule, done) == rates(schedule)[done:]
 
 
-def test_momentum_stays(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_cycle_does_not_change_momentum(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     original = torch.optim.SGD.__init__
     monkeypatch.setattr(
@@ -79,8 +79,8 @@ def test_momentum_stays(tmp_path: Path, toys: DataSet, monkeypatch: pytest.Monke
     assert [group["momentum"] for group in made[0].param_groups] == [0.3, 0.3]
 
 
-def test_a_rise_shorter_than_a_step_takes_no_folder(tmp_path: Path, toys: DataSet) -> None:
-    """Nine steps, of which a ninth is one: torch would divide by zero."""
+def test_warm_up_shorter_than_a_step_is_refused_before_the_folder_is_claimed(tmp_path: Path, toys: DataSet) -> None:
+    """A warm-up of one of nine steps, for which torch would divide by zero."""
     job = toy_job(tmp_path / "a", schedule=ScheduleConfig(name="one_cycle", warmup=1 / 9))
     with pytest.raises(ValueError, match="at most one of 9 steps; train longer or raise"):
         run_job(job, toys)

@@ -1,4 +1,4 @@
-"""Training ends early when validation gets no better, wherever it was interrupted."""
+"""Early stopping when validation accuracy does not improve, also after interruptions."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Tell = Callable[..., Iterator[tuple[float, float]]]
 
 @pytest.fixture
 def tell(monkeypatch: pytest.MonkeyPatch) -> Tell:
-    """Fixes the (clean, robust) accuracies of the epochs to come."""
+    """Set the (clean, robust) accuracies of the following epochs."""
 
     def told(*accuracies: tuple[float, float]) -> Iterator[tuple[float, float]]:
         left = iter(accuracies)
@@ -35,12 +35,12 @@ ROBUST = ((0.1, 0.1), (0.2, 0.3), (0.3, 0.3), (0.4, 0.2), (0.5, 0.9))
     ("select", "patience", "ran", "best", "ended"),
     [
         ("robust", 1, 3, 2, "patience"),
-        ("robust", 2, 4, 2, "patience"),  # the third is equal, which is no better
+        ("robust", 2, 4, 2, "patience"),  # the third is equal, not better
         ("robust", 3, 5, 5, "epochs"),
         ("clean", 1, 5, 5, "epochs"),
     ],
 )
-def test_training_waits_so_many_epochs(
+def test_training_stops_after_patience_epochs(
     tmp_path: Path, toys: DataSet, tell: Tell, select: str, patience: int, ran: int, best: int, ended: str
 ) -> None:
     tell(*ROBUST)
@@ -57,9 +57,7 @@ def test_training_waits_so_many_epochs(
 
 
 @pytest.mark.parametrize("stops", [(12,), (1, 5, 6, 7, 11, 12)])
-def test_an_interrupted_run_ends_at_the_same_epoch(
-    tmp_path: Path, toys: DataSet, tell: Tell, stops: tuple[int, ...]
-) -> None:
+def test_resumed_run_ends_at_the_same_epoch(tmp_path: Path, toys: DataSet, tell: Tell, stops: tuple[int, ...]) -> None:
     tell(*ROBUST)
     whole = bits(run_job(toy_job(tmp_path / "whole", epochs=5, patience=2), toys).folder)
     left = tell(*ROBUST)
@@ -71,7 +69,7 @@ def test_an_interrupted_run_ends_at_the_same_epoch(
     assert list(left) == [ROBUST[-1]]  # the fifth epoch was never trained
 
 
-def test_the_end_is_told_as_one(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
+def test_early_end_is_reported_as_finished(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
     tell(*ROBUST)
     seen: list[tuple[int, int]] = []
     train(
@@ -80,7 +78,7 @@ def test_the_end_is_told_as_one(tmp_path: Path, toys: DataSet, tell: Tell) -> No
     assert seen == [*((step, 15) for step in range(1, 9)), (9, 9)]
 
 
-def test_waiting_begins_with_the_first_epoch_that_can_be_the_best(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
+def test_patience_counts_from_the_first_selectable_epoch(tmp_path: Path, toys: DataSet, tell: Tell) -> None:
     tell(*[(0.5, 0.5)] * 8)
     job = run_job(toy_job(tmp_path / "a", epochs=8, swa=SWAConfig(start=0.5), patience=2), toys)
     trained = json.loads((job.folder / "trained.json").read_text())

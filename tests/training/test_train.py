@@ -1,4 +1,4 @@
-"""The training loop: what it minimises, what it keeps, what it refuses."""
+"""The training loop: what it minimizes, saves and refuses."""
 
 import json
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from holdfast.rng import Rng
 from holdfast.training import loop
 from tiny_study import THREAT, at_method, bits, other, run_job, same, toy, toy_job
 
-SEEN: list[float] = []  # the loop works on a copy of its method, so what a spy sees must lie outside of it
+SEEN: list[float] = []  # global, since the loop copies its method
 SEEDS: list[int] = []
 
 
@@ -35,7 +35,7 @@ def weights(folder: Path, name: str = "last") -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Spy:
-    """An attack that notes the eps it was asked for."""
+    """An attack that records its eps."""
 
     threat: Threat
     keep = "last"
@@ -53,7 +53,7 @@ class Spy:
 
 @dataclass(frozen=True)
 class Pull:
-    """Minimises the sum of all parameters: the gradient is one everywhere."""
+    """Minimizes the sum of all parameters: the gradient is one everywhere."""
 
     needs = Needs()
 
@@ -64,7 +64,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Broken:
-    """Plain until a step, then a loss that is no number."""
+    """Plain training with a nan loss from a step on."""
 
     at: int
     value: float = nan
@@ -78,14 +78,14 @@ class Broken:
         return Terms(terms.total + broken, {"fine": terms.total, "broken": broken})
 
 
-def test_warm_up_reaches_the_attack(tmp_path: Path, toys: DataSet) -> None:
+def test_eps_warm_up_reaches_the_attack(tmp_path: Path, toys: DataSet) -> None:
     SEEN.clear()
     run_job(toy_job(tmp_path / "a", Adversarial(attack=Spy(THREAT), warmup=0.5)), toys)
     by_hand = [0.1 * min(1.0, (step / 9) / 0.5) for step in range(9)]
     assert pytest.approx(by_hand) == SEEN
 
 
-def test_every_step_and_every_seed_has_random_numbers_of_its_own(tmp_path: Path, toys: DataSet) -> None:
+def test_random_numbers_differ_between_steps_and_seeds(tmp_path: Path, toys: DataSet) -> None:
     SEEDS.clear()
     for seed in (0, 1):
         run_job(toy_job(tmp_path / f"{seed}", Adversarial(attack=Spy(THREAT)), seed=seed), toys)
@@ -100,7 +100,7 @@ def test_every_step_and_every_seed_has_random_numbers_of_its_own(tmp_path: Path,
         (ScheduleConfig(name="cosine"), [(1 + cos(pi * step / 9)) / 2 for step in range(9)]),
     ],
 )
-def test_every_step_has_the_learning_rate_of_the_schedule(
+def test_each_step_uses_the_learning_rate_of_the_schedule(
     tmp_path: Path, toys: DataSet, schedule: ScheduleConfig, factors: list[float]
 ) -> None:
     sgd = OptimizerConfig(name="sgd", lr=0.25, momentum=0.0)
@@ -115,7 +115,7 @@ def test_every_step_has_the_learning_rate_of_the_schedule(
 
 @dataclass(eq=False)
 class Lopsided(nn.Module):
-    """Pulls on its own proxies three times as hard as on the model."""
+    """A loss whose gradient is three times as large for the proxies of the method as for the model."""
 
     needs = Needs()
 
@@ -145,7 +145,7 @@ def test_gradients_of_model_and_method_are_clipped_together(tmp_path: Path, toys
 
 @dataclass(frozen=True)
 class Steep:
-    """A finite loss whose gradient is infinite, from a step on."""
+    """A finite loss with an infinite gradient from a step on."""
 
     needs = Needs()
 
@@ -154,7 +154,7 @@ class Steep:
         return Terms(total if round(progress * 9) < 5 else total.abs().sqrt(), {})
 
 
-def test_a_gradient_without_a_length_stops_before_the_weights_are_lost(tmp_path: Path, toys: DataSet) -> None:
+def test_nonfinite_gradient_stops_training_before_the_step(tmp_path: Path, toys: DataSet) -> None:
     job = toy_job(tmp_path / "a", Steep(), clip_norm=1.0)
     with pytest.raises(FloatingPointError, match=r"the gradient has length (nan|inf) at step 5; try a smaller"):
         run_job(job, toys)
@@ -163,8 +163,8 @@ def test_a_gradient_without_a_length_stops_before_the_weights_are_lost(tmp_path:
     assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
 
 
-def test_the_job_of_an_earlier_version_goes_on(tmp_path: Path, toys: DataSet) -> None:
-    """Its job.json lacks later options and has one that is gone; both mean the same as today's defaults."""
+def test_job_of_an_earlier_version_resumes(tmp_path: Path, toys: DataSet) -> None:
+    """Its job.json lacks newer options and has a removed one, with values equal to the current defaults."""
     job = run_job(toy_job(tmp_path / "a"), toys)
     path = job.folder / "job.json"
     stored = json.loads(path.read_text())
@@ -189,7 +189,7 @@ def test_the_job_of_an_earlier_version_goes_on(tmp_path: Path, toys: DataSet) ->
         run_job(job, toys)
 
 
-def test_a_trained_model_names_all_versions_of_the_code_that_trained_it(
+def test_trained_model_lists_all_code_versions_that_trained_it(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = toy_job(tmp_path / "a")
@@ -203,7 +203,7 @@ def test_a_trained_model_names_all_versions_of_the_code_that_trained_it(
     assert second == later
 
 
-def test_the_arithmetic_that_was_chosen_is_kept_for_the_whole_run(
+def test_chosen_arithmetic_is_used_for_the_whole_run(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, seen, real = toy_job(tmp_path / "a"), [], choose.arithmetic
@@ -223,8 +223,8 @@ def test_the_arithmetic_that_was_chosen_is_kept_for_the_whole_run(
     assert seen[2:] == ["float32"]
 
 
-def test_one_step_is_a_step_of_plain_torch(tmp_path: Path, toys: DataSet) -> None:
-    """The loop against its ten lines: model, order, loss and Adam by hand."""
+def test_one_step_equals_a_step_in_plain_torch(tmp_path: Path, toys: DataSet) -> None:
+    """The loop against model, sample order, loss and Adam in ten lines."""
     job = run_job(toy_job(tmp_path / "a", epochs=1, batch=10), toys)
     net = loop.build_model(job.model, toys.shape, 3, 0)
     decayed = [p for p in net.parameters() if p.ndim > 1], [p for p in net.parameters() if p.ndim <= 1]
@@ -236,7 +236,7 @@ def test_one_step_is_a_step_of_plain_torch(tmp_path: Path, toys: DataSet) -> Non
     assert same(net.state_dict(), weights(job.folder))
 
 
-def test_images_are_augmented_in_training_and_as_they_are_in_validation(
+def test_images_are_augmented_in_training_and_not_in_validation(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Tensor] = []
@@ -251,7 +251,7 @@ def test_images_are_augmented_in_training_and_as_they_are_in_validation(
     assert all(torch.equal(x, toys.valid.x) for x in seen)
 
 
-def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) -> None:
+def test_log_holds_every_term_and_validation(tmp_path: Path, toys: DataSet) -> None:
     job = run_job(toy_job(tmp_path / "a"), toys)
     lines = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text().splitlines()]
     train = [line for line in lines if line["split"] == "train"]
@@ -260,36 +260,38 @@ def test_the_log_has_every_term_and_validation(tmp_path: Path, toys: DataSet) ->
     valid = [line for line in lines if line["split"] == "valid"]
     assert [(line["step"], line["epoch"]) for line in valid] == [(3, 1), (6, 2), (9, 3)]
     assert all(0 <= line["robust"] <= line["clean"] <= 1 for line in valid)
-    assert all(round(line["clean"] * 9) == line["clean"] * 9 for line in valid)  # nine samples, no rounding on the way
+    assert all(round(line["clean"] * 9) == line["clean"] * 9 for line in valid)  # nine samples, no rounding
     trained = json.loads((job.folder / "trained.json").read_text())
     assert trained.pop("seconds") > 0
     best = max(line["robust"] for line in valid)
     first = next(line["epoch"] for line in valid if line["robust"] == best)
     passes = {"forwards": 9 * 8, "backwards": 9 * 8}
-    kept = {name: snapshot.digest(weights(job.folder, name)) for name in ("best", "last")}
-    assert trained.pop("weights") == kept
+    digests = {name: snapshot.digest(weights(job.folder, name)) for name in ("best", "last")}
+    assert trained.pop("weights") == digests
     assert [maker["versions"]["torch"] for maker in trained.pop("made")] == [torch.__version__]
     assert trained == {"steps": 9, "epochs": 3, "ended": "epochs", "best": best, "best_epoch": first, **passes}
 
 
 @pytest.mark.parametrize(("select", "best"), [("robust", 2), ("clean", 3)])
-def test_the_best_epoch_is_chosen_on_validation_and_the_last_is_kept_too(
+def test_best_epoch_is_selected_on_validation_and_last_is_saved_too(
     tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch, select: str, best: int
 ) -> None:
-    told = {1: (0.7, 0.1), 2: (0.8, 0.3), 3: (0.9, 0.3), 4: (0.6, 0.2)}
-    epoch = iter(told.values())
+    accuracies = {1: (0.7, 0.1), 2: (0.8, 0.3), 3: (0.9, 0.3), 4: (0.6, 0.2)}
+    epoch = iter(accuracies.values())
     monkeypatch.setattr(loop, "accuracy", lambda *_: next(epoch))
     job = run_job(toy_job(tmp_path / "a", epochs=4, select=select), toys)
-    assert json.loads((job.folder / "trained.json").read_text())["best_epoch"] == best  # of two equal the first
+    assert json.loads((job.folder / "trained.json").read_text())["best_epoch"] == best  # the first of two equal epochs
     monkeypatch.setattr(loop, "accuracy", lambda *_: (0.5, 0.5))
     for epochs, name in ((best, "best"), (4, "last")):
         alone = run_job(toy_job(tmp_path / f"only {epochs}", epochs=epochs), toys)
         assert same(weights(job.folder, name), weights(alone.folder))
     facts = snapshot.read(job.folder / "best.safetensors")[1]
-    assert facts == {"epoch": best, "clean": told[best][0], "robust": told[best][1], "samples": 9}
+    assert facts == {"epoch": best, "clean": accuracies[best][0], "robust": accuracies[best][1], "samples": 9}
 
 
-def test_validation_looks_at_so_many_samples(tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_uses_validate_samples_samples(
+    tmp_path: Path, toys: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     monkeypatch.setattr(loop, "accuracy", lambda model, split, *_: (seen.append(split.index.tolist()), (0.5, 0.5))[1])
     run_job(toy_job(tmp_path / "a", epochs=1, validate_samples=4), toys)
@@ -297,7 +299,7 @@ def test_validation_looks_at_so_many_samples(tmp_path: Path, toys: DataSet, monk
 
 
 class Untouchable(Split):
-    """A split that cannot be looked at."""
+    """A split that raises when it is read."""
 
     def __getattribute__(self, name: str) -> object:
         if name in ("x", "y", "index", "batch", "take") and object.__getattribute__(self, "__dict__").get("armed"):
@@ -318,7 +320,7 @@ def test_training_never_touches_the_test_split(tmp_path: Path, toys: DataSet, co
 
 
 @pytest.mark.parametrize("value", [nan, float("inf"), float("-inf")])
-def test_a_loss_that_is_no_number_stops_with_step_and_term(tmp_path: Path, toys: DataSet, value: float) -> None:
+def test_nonfinite_loss_stops_training_with_step_and_term(tmp_path: Path, toys: DataSet, value: float) -> None:
     job = toy_job(tmp_path / "a", Broken(at=5, value=value))
     with pytest.raises(FloatingPointError, match=r"the loss is -?(nan|inf) at step 5 \(term broken\); try"):
         run_job(job, toys)
@@ -326,11 +328,11 @@ def test_a_loss_that_is_no_number_stops_with_step_and_term(tmp_path: Path, toys:
     assert facts["step"] == 4
     assert all(tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point())
     assert not job.done
-    with pytest.raises(FloatingPointError, match="at step 5"):  # again and again, from the same checkpoint
+    with pytest.raises(FloatingPointError, match="at step 5"):  # a second run resumes and fails at the same step
         run_job(job, toys)
 
 
-def test_a_folder_of_another_job_is_refused_and_left_alone(tmp_path: Path, toys: DataSet) -> None:
+def test_folder_of_another_job_is_refused_and_unchanged(tmp_path: Path, toys: DataSet) -> None:
     job = run_job(toy_job(tmp_path / "a"), toys)
     before = bits(job.folder)
     others = [
@@ -346,21 +348,21 @@ def test_a_folder_of_another_job_is_refused_and_left_alone(tmp_path: Path, toys:
     with pytest.raises(ValueError, match="holds a model of other settings"):
         run_job(job, toy(51))
     assert bits(job.folder) == before
-    run_job(job, toys)  # the same job is simply done
+    run_job(job, toys)  # the same job is done: nothing to train
     assert bits(job.folder) == before
 
 
-def test_a_finished_model_without_its_job_is_nobodys(tmp_path: Path, toys: DataSet) -> None:
+def test_finished_model_without_job_json_is_refused(tmp_path: Path, toys: DataSet) -> None:
     job = run_job(toy_job(tmp_path / "a"), toys)
     (job.folder / "job.json").unlink()
     with pytest.raises(ValueError, match="holds a model of other settings"):
         run_job(job, toys)
 
 
-def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSet) -> None:
+def test_job_that_cannot_be_built_claims_no_folder(tmp_path: Path, toys: DataSet) -> None:
     wide = replace(toy_job(tmp_path / "wide"), model=ModelConfig(encoder="tiny", channels=1, width=6))
     start = run_job(wide, toys).folder / "best.safetensors"
-    for bad, words in [
+    for bad, expected in [
         (
             replace(toy_job(tmp_path / "a"), init_from=start),
             r"\.safetensors does not fit this model \(size",
@@ -369,7 +371,7 @@ def test_a_job_that_cannot_be_built_takes_no_folder(tmp_path: Path, toys: DataSe
         (replace(toy_job(tmp_path / "a"), model=ModelConfig(encoder="tiny", depth=2)), "has no depth"),
         (toy_job(tmp_path / "a", augment=Augment(saturation=Saturation())), "saturation needs colors"),
     ]:
-        with pytest.raises((ValueError, FileNotFoundError), match=words) as refusal:
+        with pytest.raises((ValueError, FileNotFoundError), match=expected) as refusal:
             run_job(bad, toys)
         assert "\n" not in str(refusal.value)
         assert not (tmp_path / "a").exists()
@@ -384,11 +386,13 @@ def test_fine_tuning_starts_from_the_weights_of_a_file(tmp_path: Path, toys: Dat
     before, after = weights(first.folder), weights(tuned.folder)
     moved = [name for name in before if not torch.equal(before[name], after[name])]
     assert moved
-    assert all("running" in name or "num_batches" in name for name in moved)  # without a rate only batch norm moves
+    assert all(
+        "running" in name or "num_batches" in name for name in moved
+    )  # with a zero learning rate only batch norm changes
     assert not same(weights(fresh.folder), after)
 
 
-def test_a_start_of_the_same_name_but_other_weights_is_another_job(tmp_path: Path, toys: DataSet) -> None:
+def test_initial_weights_are_part_of_the_job(tmp_path: Path, toys: DataSet) -> None:
     first = run_job(toy_job(tmp_path / "first"), toys)
     start = tmp_path / "start.safetensors"
     start.write_bytes((first.folder / "last.safetensors").read_bytes())
@@ -399,7 +403,7 @@ def test_a_start_of_the_same_name_but_other_weights_is_another_job(tmp_path: Pat
         run_job(job, toys)
 
 
-def test_seeds_differ_and_repeat(tmp_path: Path, toys: DataSet) -> None:
+def test_seeds_give_different_and_reproducible_weights(tmp_path: Path, toys: DataSet) -> None:
     runs = [run_job(toy_job(tmp_path / f"{n}", seed=seed), toys).folder for n, seed in enumerate((0, 0, 1))]
     assert bits(runs[0]) == bits(runs[1])
     assert not same(weights(runs[0]), weights(runs[2]))

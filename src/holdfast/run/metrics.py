@@ -83,7 +83,7 @@ class Metrics:
             yield Evaluation(subject, samples, [Clean(), certificate], config.shard)
 
     def _train(self) -> Split:
-        """All training samples in the order of the file, with the validation samples: nothing is selected here."""
+        """All training samples, including those held out for validation, in the order of the file."""
         data = self.session.training_data
         parts = (data.train, data.valid)
         index = torch.cat([part.index for part in parts])
