@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import grimp
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,10 +22,11 @@ from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Cost, Rows, Watch
 from holdfast.data import DataSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.measurements import Attacked, Clean
+from holdfast.evaluation.measurements import Attacked, Certified, Clean
 from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
+from holdfast.recipes.certify import learners
 from holdfast.recipes.schema import ModelConfig
 from holdfast.records import parts as cache
 from holdfast.records import provenance, snapshot
@@ -375,7 +377,7 @@ def test_records_name_what_made_each_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_code_version_changes_with_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("contracts.py", "geometry.py", "rng.py", "attacks/pgd.py", "certify/neighbors.py"):
+    for name in (*provenance._EVERYWHERE, "attacks/pgd.py", "certify/neighbors.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x = 1\n")
     monkeypatch.setattr(provenance, "_PACKAGE", tmp_path)
@@ -403,3 +405,24 @@ def test_tick_counts_parts(tmp_path: Path) -> None:
     reported: list[tuple[int, int, str]] = []
     run(tmp_path, attack_measurements({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
     assert reported == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
+
+
+@pytest.mark.parametrize(
+    ("modules", "parts"),
+    [
+        (["evaluation.judge", "models", "certify.neighbors"], Clean.code),
+        (["evaluation.judge", "attacks", "models"], Attacked.code),
+        (["evaluation.judge", "certify"], Certified.code),
+        ([f"learners.{name}" for name in learners()], ("learners",)),
+        (["training", "learners", "methods", "evaluation"], provenance._COMPUTING),
+    ],
+)
+def test_versions_cover_all_modules_that_compute(modules: list[str], parts: tuple[str, ...]) -> None:
+    graph = grimp.build_graph("holdfast")
+    start = {module for name in modules for module in (f"holdfast.{name}", *graph.find_descendants(f"holdfast.{name}"))}
+    used = start | {module for one in start for module in graph.find_upstream_modules(one)}
+    covered = [f"holdfast.{part.removesuffix('.py')}" for part in (*provenance._EVERYWHERE, *parts)]
+    without_numbers = ("holdfast.members", "holdfast.records", "holdfast.recipes", "holdfast.statistics")
+    known = (*covered, *without_numbers)
+    missing = {one for one in used if one != "holdfast" and not any(f"{one}.".startswith(f"{k}.") for k in known)}
+    assert not missing

@@ -390,7 +390,7 @@ BAD = {
     "std": ({"mean": "0.5", "std": "0"}, "both need one number per channel, std above 0"),
     "mean is NaN": ({"mean": "nan", "std": "1"}, "both need one number per channel"),
     "words": ({"mean": "half", "std": "1"}, "--mean is .*half"),
-    "channels": ({"mean": "0,0,0", "std": "1,1,1"}, r"--mean has 3 numbers but samples have shape \(1, 4, 4\)"),
+    "channels": ({"mean": "0,0,0", "std": "1,1,1"}, r"mean has 3 numbers but samples have shape \(1, 4, 4\)"),
     "size": ({"size": "224"}, "npz:toy.npz cannot be scaled to a size of 224 pixels"),
     "device": ({"device": "tpux"}, "device 'tpux' cannot be used here"),
     "method": ({"method": "AT"}, "--method goes with a recipe; leave it out"),

@@ -78,7 +78,7 @@ class Clean:
 
     name = CLEAN
     after = ()
-    code = ("losses", "models", "crafting", "evaluation", "certify", "neighbors.py")
+    code = ("losses", "models", "crafting", "data", "evaluation", "certify")
     settings = None
     arrays = frozenset({"label", "forwards", "backwards"})
 
@@ -106,7 +106,7 @@ class Attacked:
     recipe: Mapping[str, Any]
     easier: str | None = None
     shown: bool = False
-    code = ("losses", "models", "crafting", "attacks", "evaluation")
+    code = ("losses", "models", "crafting", "data", "attacks", "evaluation")
     arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "outside"})
 
     @property
@@ -174,7 +174,7 @@ class Certified:
     certifier: Certifier
     recipe: Mapping[str, Any]
     after = ()
-    code = ("certify", "neighbors.py", "evaluation")
+    code = ("losses", "models", "crafting", "data", "certify", "evaluation")
     arrays = frozenset({"radius", "upper"})
 
     @property

@@ -13,7 +13,8 @@ import torch
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARIES = ("holdfast", "torch", "numpy", "scikit-learn", "lightning-fabric")
-_EVERYWHERE = ("contracts.py", "geometry.py", "rng.py")  # code that every computation uses
+# code that every computation may use
+_EVERYWHERE = ("contracts.py", "geometry.py", "mahalanobis.py", "neighbors.py", "rng.py")
 
 _COMPUTING = (
     "losses",

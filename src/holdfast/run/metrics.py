@@ -104,7 +104,7 @@ class Metrics:
         config = self.session.recipe.metrics[metric]
         settings = [config.learner, json_table(config.settings), seed if config.seeded else None]
         key = ["metric", settings, digest_of(train.x, train.y)]
-        code = code_version("learners", "neighbors.py")
+        code = code_version("learners")
         cache = Parts(self.session.out / "metrics")
         return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(config, metric, seed, train))
 

@@ -62,10 +62,11 @@ class OwnModels:
             yield attack_evaluation(session, subject, self._attacks())
 
     def _check_folder(self) -> None:
-        """Refuse a folder that holds other results, whose page would be overwritten."""
+        """Refuse a folder that holds only other results, whose page would be overwritten."""
         recipe, out = self.session.recipe, self.session.out
-        known = {*map(folder_name, recipe.models), *recipe.methods, *recipe.metrics, "metrics", "report.html"}
-        if out.exists() and any(not e.name.startswith(".") and e.name not in known for e in out.iterdir()):
+        known = {*map(folder_name, recipe.models), *recipe.methods, *recipe.metrics}
+        entries = {entry.name for entry in out.iterdir() if not entry.name.startswith(".")} if out.exists() else set()
+        if entries and not entries & known:
             raise ValueError(f"{out} holds something else than results of {recipe.name}; choose another --out")
 
     def _normalize(self, config: OwnModelConfig) -> nn.Module | None:
@@ -74,7 +75,7 @@ class OwnModels:
             return None
         if len(shape) != 3 or len(config.mean) not in (1, shape[0]):
             raise ValueError(
-                f"--mean has {len(config.mean)} numbers but samples have shape {shape}; give one number for each "
+                f"mean has {len(config.mean)} numbers but samples have shape {shape}; give one number for each "
                 "channel of images, or one for all"
             )
         return Normalize(config.mean, config.std)

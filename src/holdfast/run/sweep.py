@@ -188,7 +188,7 @@ def _trained(recipe: Recipe, method: str) -> dict[str, Any]:
     parts = {name: json_table(recipe.table()["methods"][name]) for name in _chain(recipe, method)}
     models = {name: json_table(recipe.model_of(name)) for name in parts}
     judged = {"validate": json_table(recipe.validate), "data": table_of(recipe.data)}
-    return {"methods": parts, "models": models, "arithmetic": recipe.arithmetic, **judged}
+    return {"methods": parts, "models": models, "arithmetic": recipe.arithmetic, "crafting": recipe.crafting, **judged}
 
 
 def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
