@@ -16,7 +16,7 @@ from holdfast.data.split import digest_of
 from holdfast.evaluation.choose import crafting_with, stored_micro
 from holdfast.evaluation.measurements import Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
-from holdfast.records.parts import Part, Parts, made
+from holdfast.records.parts import Part, made
 from holdfast.records.provenance import code_version, distinct
 from holdfast.records.records import Records
 from holdfast.rng import Rng
@@ -92,8 +92,7 @@ def _part(
     subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Mapping[str, Part]
 ) -> Part:
     key, code = _key(subject, shard, measurement, settings), code_version(*measurement.code)
-    cache = Parts(subject.folder / "parts")
-    return cache.get(key, code, measurement.arrays, lambda: measurement.measure(subject, shard, before))
+    return subject.cache.get(key, code, measurement.arrays, lambda: measurement.measure(subject, shard, before))
 
 
 def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings) -> list[Any]:

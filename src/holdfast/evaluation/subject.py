@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.evaluation.judge import predict
+from holdfast.records.parts import Parts
 from holdfast.rng import Rng
 
 
@@ -18,8 +19,9 @@ class Subject:
     """A classifier under test: a model that a recipe trained, a user's own module, a metric with its neighbors.
 
     ``name`` and ``seed`` say which row of a table it belongs to and ``group`` which classifier of that row it is, such
-    as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records and finished
-    parts go to ``folder``, and ``facts`` into the records. ``predict`` takes inputs of type ``dtype``; attacks need
+    as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records go to
+    ``folder`` and ``facts`` into them; finished parts go to ``parts``, by default in the same folder, which equal
+    classifiers may share. ``predict`` takes inputs of type ``dtype``; attacks need
     ``model``, which is None where there is no module.
     """
 
@@ -32,6 +34,12 @@ class Subject:
     predict: Callable[[Tensor, Rng], Tensor]
     dtype: torch.dtype = torch.float32
     model: nn.Module | None = None
+    parts: Path | None = None
+
+    @property
+    def cache(self) -> Parts:
+        """The finished parts of this subject."""
+        return Parts(self.folder / "parts" if self.parts is None else self.parts)
 
 
 def network(model: nn.Module, **about: Any) -> Subject:

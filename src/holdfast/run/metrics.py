@@ -77,6 +77,7 @@ class Metrics:
                 facts=facts | {"group": group_of(k)},
                 predict=_predict(certifier),
                 dtype=torch.float64,
+                parts=self.session.out / "parts",  # a metric without randomness is the same for all seeds
             )
             recipe = {"k": k, "near": config.near, "box": config.box}
             certificate = Certified(name="neighbors", certifier=certifier, recipe=recipe)
