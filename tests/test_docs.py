@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from holdfast.recipes import schema
+from holdfast.recipes import schema, source
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
@@ -81,7 +81,7 @@ def test_the_recipe_of_the_page_loads() -> None:
     table = tomllib.loads(text)
     base = table.pop("base")
     recipe = schema.read(table, "the page")
-    assert base in schema.names()
+    assert base in source.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
 

@@ -27,7 +27,7 @@ from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.certify import learners
-from holdfast.recipes.schema import ModelConfig
+from holdfast.recipes.model import ModelConfig
 from holdfast.records import parts as cache
 from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
@@ -69,7 +69,7 @@ class Push:
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> None:
+def clear_calls() -> None:
     GIVEN.clear()
 
 
@@ -271,15 +271,15 @@ def changed(todo: list[Attacked], **fields: Any) -> list[Attacked]:
 def test_parts_of_other_subjects_samples_or_settings_are_not_reused(tmp_path: Path) -> None:
     todo = attack_measurements({"push": pushed(0.1)})
     run(tmp_path, todo)
-    brighter, relabelled = split(), split()
+    brighter, relabeled = split(), split()
     brighter.x[0] += 0.01
-    relabelled.y[0] = 1
+    relabeled.y[0] = 1
     renamed = Split(split().x, split().y, split().index + 1)
     others: list[tuple[list[Attacked], dict[str, Any]]] = [
         (todo, {"subject": subject(tmp_path, digest="other weights")}),
         (todo, {"seed": 1}),
         (todo, {"split": brighter}),
-        (todo, {"split": relabelled}),
+        (todo, {"split": relabeled}),
         (todo, {"split": renamed}),
         (changed(todo, recipe={"name": "push", "eps": 0.1, "steps": 2}), {}),
         (attack_measurements({"push": pushed(0.2)}), {}),

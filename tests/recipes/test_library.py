@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.data.augment import Augment, Flip, PadCrop
-from holdfast.recipes import kinds, schema
+from holdfast.recipes import kinds, schema, source
 from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
@@ -21,7 +21,7 @@ from published_files import write_all
 
 Call = Callable[..., SimpleNamespace]
 PAGE = (Path(__file__).parents[2] / "docs/variants.md").read_text(encoding="utf-8")
-TRAINED = [name for name in schema.names() if schema.load(name).methods]
+TRAINED = [name for name in source.names() if schema.load(name).methods]
 FULL = [name for name in TRAINED if not name.endswith("-small")]
 SMALL_ONLY = {"mnist-defences-small", "mnist-linearity-small", "mnist-llr-ablation-small", "mnist-sphere-small"}
 NARROW = {

@@ -12,9 +12,10 @@ from holdfast.attacks.fgsm import FGSM
 from holdfast.attacks.pgd import PGD
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
-from holdfast.recipes import kinds, schema, toml
-from holdfast.recipes.schema import Recipe, ScheduleConfig, TrainConfig, TransferConfig, read
-from holdfast.recipes.train import EMAConfig
+from holdfast.recipes import kinds, schema, source, toml
+from holdfast.recipes.attack import TransferConfig
+from holdfast.recipes.schema import Recipe, read
+from holdfast.recipes.train import EMAConfig, ScheduleConfig, TrainConfig
 from tiny_study import TINY, table
 
 
@@ -26,7 +27,7 @@ def again(recipe: Recipe) -> Recipe:
     return read(tomllib.loads(toml.dumps(recipe.table())))
 
 
-@pytest.mark.parametrize("name", schema.names())
+@pytest.mark.parametrize("name", source.names())
 def test_every_library_recipe_equals_its_resolved_form(name: str) -> None:
     recipe = schema.load(name)
     assert recipe.name == name

@@ -18,7 +18,7 @@ from holdfast.data import DataSet
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.certify import learners
-from holdfast.recipes.schema import ModelConfig
+from holdfast.recipes.model import ModelConfig
 from holdfast.records import snapshot
 from holdfast.run import cli
 from tiny_study import bits, one_sentence
@@ -95,7 +95,7 @@ def test_list_describes_every_member(call: Any, kind: str) -> None:
     assert len(text) > 25 * len(rows)
 
 
-@pytest.mark.parametrize("name", schema.names())
+@pytest.mark.parametrize("name", source.names())
 def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: Path) -> None:
     section, key = ("threat", "eps") if schema.load(name).threat else ("data", "valid")
     done = call("show", name, "--set", f"{section}.{key}=1/8")

@@ -125,9 +125,9 @@ def test_incomplete_records_are_refused(study: SimpleNamespace, recipe: Recipe) 
 
 
 def test_transfer_crafts_on_the_model_of_the_other_seed(study: SimpleNamespace, recipe: Recipe) -> None:
-    here = models(recipe, study.out)
+    trained = models(recipe, study.out)
     for method, seed in MODELS:
-        attack, settings = here.attack("transfer", method, seed)
+        attack, settings = trained.attack("transfer", method, seed)
         source = snapshot.read(study.out / method / f"seed-{1 - seed}" / "best.safetensors")[0]
         assert same(attack.source.state_dict(), source)  # type: ignore[attr-defined]
         assert settings["weights"] == snapshot.digest(source)

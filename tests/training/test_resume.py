@@ -25,8 +25,7 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.models.classifier import adapt
 from holdfast.recipes import assemble
-from holdfast.recipes.schema import OptimizerConfig, ScheduleConfig
-from holdfast.recipes.train import EMAConfig, SWAConfig
+from holdfast.recipes.train import EMAConfig, OptimizerConfig, ScheduleConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.run import cli, session

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.data import DataSet
-from holdfast.recipes.schema import ScheduleConfig, TrainConfig
-from holdfast.recipes.train import OptimizerConfig
+from holdfast.recipes.train import OptimizerConfig, ScheduleConfig, TrainConfig
 from holdfast.training.schedule import scheduled
 from tiny_study import run_job, toy_job
 

@@ -18,8 +18,8 @@ from holdfast.evaluation import choose
 from holdfast.geometry import Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.plain import Plain
-from holdfast.recipes.schema import ModelConfig, OptimizerConfig, ScheduleConfig
-from holdfast.recipes.train import EMAConfig, SWAConfig
+from holdfast.recipes.model import ModelConfig
+from holdfast.recipes.train import EMAConfig, OptimizerConfig, ScheduleConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training import loop
@@ -128,16 +128,16 @@ class Lopsided(nn.Module):
         return Terms(total, {"sum": total})
 
 
-@pytest.mark.parametrize("longest", [0.5, 1000.0])
-def test_gradients_of_model_and_method_are_clipped_together(tmp_path: Path, toys: DataSet, longest: float) -> None:
+@pytest.mark.parametrize("max_norm", [0.5, 1000.0])
+def test_gradients_of_model_and_method_are_clipped_together(tmp_path: Path, toys: DataSet, max_norm: float) -> None:
     sgd = OptimizerConfig(name="sgd", lr=0.25, momentum=0.0)
     still = run_job(toy_job(tmp_path / "b", Lopsided(), optimizer=replace(sgd, lr=0.0)), toys)  # type: ignore[arg-type]
-    job = run_job(toy_job(tmp_path / "a", Lopsided(), optimizer=sgd, clip_norm=longest), toys)  # type: ignore[arg-type]
+    job = run_job(toy_job(tmp_path / "a", Lopsided(), optimizer=sgd, clip_norm=max_norm), toys)  # type: ignore[arg-type]
     before, after = weights(still.folder), weights(job.folder)
     trained = [name for name in after if name.endswith((".weight", ".bias"))]
     length = (sum(after[name].numel() for name in trained) + 5 * 3**2) ** 0.5
-    share = min(1.0, longest / length)
-    assert (share < 1) == (longest == 0.5)
+    share = min(1.0, max_norm / length)
+    assert (share < 1) == (max_norm == 0.5)
     for name in trained:
         assert torch.allclose(before[name] - after[name], torch.tensor(9 * 0.25 * share), atol=1e-5)
     assert torch.allclose(weights(job.folder, "method")["proxies"], torch.tensor(-9 * 0.25 * 3 * share), atol=1e-5)

@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")  # memory addresses in the repr of a 
 
 
 class Own(nn.Module):
-    """A user's network after the normalization it was trained with; errors it raises are reported as its own."""
+    """A user's network after the normalization it was trained with; its errors are reported as errors of the model."""
 
     def __init__(self, network: nn.Module, normalize: nn.Module | None = None) -> None:
         super().__init__()

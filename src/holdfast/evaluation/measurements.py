@@ -54,7 +54,7 @@ class Measurement(Protocol):
     """``measure`` gives the part of one shard, ``collect`` puts the parts of all shards into a result.
 
     ``after`` names measurements that run before and whose parts of the same shard ``measure`` is given. ``code`` names
-    the folders of the package that compute it and ``settings``, a JSON value, all that it depends on beside the
+    the folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the
     subject, the samples and the seed. A stored part that lacks one of ``arrays`` is computed again.
     """
 

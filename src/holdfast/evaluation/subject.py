@@ -19,10 +19,9 @@ class Subject:
     """A classifier under test: a model that a recipe trained, a user's own module, a metric with its neighbors.
 
     ``name`` and ``seed`` say which row of a table it belongs to and ``group`` which classifier of that row it is, such
-    as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records go to
-    ``folder`` and ``facts`` into them; finished parts go to ``parts``, by default in the same folder, which equal
-    classifiers may share. ``predict`` takes inputs of type ``dtype``; attacks need
-    ``model``, which is None where there is no module.
+    as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records go to ``folder``
+    and ``facts`` into them; finished parts go to ``parts``, by default inside ``folder``, which equal classifiers may
+    share. ``predict`` takes inputs of type ``dtype``; attacks need ``model``, which is None where there is no module.
     """
 
     name: str

@@ -79,7 +79,7 @@ def scalar(hint: Any, value: Any, where: str) -> Any:
     """A number, text, choice or list, checked by pydantic; fractions count as numbers."""
     value = _divided(value) if _takes(float, hint) else value
     if isinstance(value, bool) and not _takes(bool, hint):  # pydantic would convert true to 1
-        raise ValueError(f"{where} is {str(value).lower()}: a switch cannot stand here")
+        raise ValueError(f"{where} is {str(value).lower()}: this key does not take true or false")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:

@@ -25,12 +25,9 @@ from holdfast.recipes.attack import (
 )
 from holdfast.recipes.build import Table, build, build_attack, build_method, build_threat, scalar, section, table_of
 from holdfast.recipes.certify import CertifyConfig, MetricConfig, read_metric
-from holdfast.recipes.model import ModelConfig as ModelConfig
-from holdfast.recipes.model import OwnModelConfig, read_model
+from holdfast.recipes.model import ModelConfig, OwnModelConfig, read_model
 from holdfast.recipes.sweep import SweepConfig
-from holdfast.recipes.train import OptimizerConfig as OptimizerConfig
-from holdfast.recipes.train import ScheduleConfig as ScheduleConfig
-from holdfast.recipes.train import TrainConfig as TrainConfig
+from holdfast.recipes.train import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +119,6 @@ class Recipe:
 def curve_name(attack: str, eps: float) -> str:
     """The name of an attack that measures a point of the curve at another eps than its own."""
     return f"{attack}@{eps:g}"
-
-
-def names() -> list[str]:
-    """The recipes that come with holdfast."""
-    return source.names()
 
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:

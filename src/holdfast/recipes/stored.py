@@ -6,7 +6,8 @@ from typing import Any
 from holdfast.contracts import Attack
 from holdfast.recipes.build import Table, build, build_attack, build_method
 from holdfast.recipes.model import ModelConfig, read_model
-from holdfast.recipes.schema import Entry, Recipe, TrainConfig, read
+from holdfast.recipes.schema import Entry, Recipe, read
+from holdfast.recipes.train import TrainConfig
 
 _REMOVED: Mapping[str, Container[Any]] = {
     "save_every": range(1, 1 << 62),

@@ -128,6 +128,8 @@ def _over(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _method(recipe: Recipe, name: str | None) -> str:
+    if not recipe.methods:
+        raise ValueError(f"recipe {recipe.name} has no [methods] section, so there is nothing to sweep")
     if name is None and len(recipe.methods) > 1:
         raise ValueError(f"a sweep is of one method; choose it with --method: {', '.join(recipe.methods)}")
     return next(iter(recipe.methods)) if name is None else name

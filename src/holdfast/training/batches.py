@@ -39,7 +39,7 @@ class Batches:
         return self._take("batch", step, which).x
 
     def _take(self, role: str, step: int, which: Tensor) -> Batch:
-        """Samples augmented for a role and step; random numbers are keyed by sample, not by its place in the batch."""
+        """Samples augmented for a role and step; random numbers depend on the sample, not on its batch."""
         batch = self.split.batch(which, self.device)
         x = self.augment(batch.x, self.rng.fork(role).fork(step).at(batch.index))
         return Batch(x, batch.y, batch.index)

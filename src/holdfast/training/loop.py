@@ -166,10 +166,10 @@ class _State:
             self.batches.restore(checkpoint.under("sampler", tensors))
             set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
-            self.best, self.best_epoch, self.message = facts["best"], facts["best_epoch"], facts["message"]
+            self.best, self.best_epoch, self.message = facts["best"], facts["best_epoch"], facts.get("message", "")
             self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
             self.precision.fall_back(facts["float32_from"])
-            self.makers = distinct([*facts["made"], *self.makers])
+            self.makers = distinct([*facts.get("made", []), *self.makers])
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:

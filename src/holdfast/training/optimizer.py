@@ -8,7 +8,7 @@ from holdfast.recipes.train import OptimizerConfig
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, method: Method) -> Optimizer:
-    """The optimizer over the model's parameters and the method's own, with weight decay on kernels only."""
+    """The optimizer of the parameters of the model and the method, with weight decay on kernels only."""
     modules = [model, method] if isinstance(method, nn.Module) else [model]
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     groups = [

@@ -30,7 +30,7 @@ def certify(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Learn the metrics of a recipe and prove radii for their nearest neighbors; run again to go on."""
+    """Learn the metrics of a recipe and certify radii for their nearest neighbors; run again to resume."""
     from holdfast.run import study
     from holdfast.run.report import write_report
 

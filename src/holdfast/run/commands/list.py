@@ -22,7 +22,7 @@ def list_(
         str, typer.Argument(help="attacks, methods, models, heads, learners, data or recipes.")
     ] = "recipes",
 ) -> None:
-    """List what recipes can name, with a sentence on each; the recipes themselves where no kind is given."""
+    """List everything that recipes can name, with one sentence each; by default the recipes themselves."""
     if kind not in KINDS:
         raise ValueError(unknown(f"kind {kind!r}", kind, KINDS))
     table = Table(box=None, show_header=False, pad_edge=False)

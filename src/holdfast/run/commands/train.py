@@ -14,7 +14,7 @@ def train(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Train the models of a recipe; a stopped run goes on and ends with the same bits."""
+    """Train the models of a recipe; a stopped run resumes and ends with bit-identical weights."""
     from holdfast.run import study
 
     loaded = schema.load(recipe, changes)
