@@ -209,7 +209,7 @@ def test_every_recipe_is_on_the_page_of_recipes() -> None:
     text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`([a-z0-9-]+)`", text))
     small = {f"{name}-small" for name in listed}
-    assert [name for name in schema.names() if name not in listed | small and not name.startswith("arml-")] == []
+    assert [name for name in source.names() if name not in listed | small and not name.startswith("arml-")] == []
 
 
 def written() -> list[Path]:
