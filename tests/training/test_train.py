@@ -268,6 +268,7 @@ def test_log_holds_every_term_and_validation(tmp_path: Path, toys: DataSet) -> N
     passes = {"forwards": 9 * 8, "backwards": 9 * 8}
     digests = {name: snapshot.digest(weights(job.folder, name)) for name in ("best", "last")}
     assert trained.pop("weights") == digests
+    assert trained.pop("crafted") == {"arithmetic": "float32", "crafting": "auto"}
     assert [maker["versions"]["torch"] for maker in trained.pop("made")] == [torch.__version__]
     assert trained == {"steps": 9, "epochs": 3, "ended": "epochs", "best": best, "best_epoch": first, **passes}
 

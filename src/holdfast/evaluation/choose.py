@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from holdfast.crafting import Mode, using
+from holdfast.crafting import Mode, processor, using
 from holdfast.crafting.arithmetic import Arithmetic, arithmetic, chosen
 from holdfast.crafting.microbatch import measured
 from holdfast.records.choices import choice
@@ -23,7 +23,7 @@ def stored_arithmetic(name: Arithmetic, device: torch.device, folder: Path) -> A
     if name != "auto":
         return name
     with arithmetic("auto"):
-        depends_on = [str(device), torch.backends.cpu.get_cpu_capability()]
+        depends_on = [str(device), processor.facts()]
         selected = choice(folder, "arithmetic", depends_on, lambda: str(chosen(device)).removeprefix("torch."))
     return cast(Arithmetic, selected)
 

@@ -98,6 +98,10 @@ class Recipe:
     sweep: SweepConfig | None = None  # settings of `holdfast sweep`
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks that are not implemented yet: shown, not run
 
+    def __post_init__(self) -> None:
+        if self.crafting == "module" and self.arithmetic == "bfloat16":
+            raise ValueError('crafting = "module" calls the model itself, in float32; leave arithmetic out')
+
     def model_of(self, method: str) -> ModelConfig:
         """The model that a method trains."""
         return cast(ModelConfig, self.methods[method].model or self.model)
@@ -128,6 +132,7 @@ def load(name: str, changes: Sequence[str] = ()) -> Recipe:
 
 def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe:
     """A recipe from its table; ``stored`` recipes come from results, and their names are not checked again."""
+    table = {key: value for key, value in table.items() if value is not False}  # as --set leaves out a table
     _check_tables(table, where)
     threat = None if table.get("threat") is None else build_threat(table["threat"], "threat")
     attacks, awaited = _attacks(table, threat, stored)

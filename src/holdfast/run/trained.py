@@ -95,16 +95,33 @@ class Trained:
             self.prepare(starts[-1], seed)
         what = f"train {method}, seed {seed}"
 
+        if job.done:
+            self._check_crafted(job)
+
         def tick(done: int, total: int, message: str) -> None:
             session.progress(what, done, total, message)
 
         train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic, session.recipe.crafting)
+
+    def _check_crafted(self, job: Job) -> None:
+        """Refuse a model whose training crafted in another way than the recipe asks for, as far as trained.json tells."""
+        recipe, crafted = self.session.recipe, read_json(job.folder / "trained.json").get("crafted")
+        if crafted is None:
+            return
+        asked = {"arithmetic": recipe.arithmetic, "crafting": recipe.crafting}
+        for key, value in asked.items():
+            if value != crafted[key] and (key, value) != ("arithmetic", "auto"):
+                raise ValueError(
+                    f"{job.folder} holds a model trained with {key} = {crafted[key]!r} but the recipe says {value!r}; "
+                    "choose another --out or remove it"
+                )
 
     def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
         """A trained model and the digest of its weights."""
         session, job = self.session, self.job(method, seed)
         if not job.done:
             raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
+        self._check_crafted(job)
         data = session.training_data
         job.check(data)  # records must name the settings that the weights were trained with
         path = job.folder / f"{session.recipe.evaluate.weights}.safetensors"

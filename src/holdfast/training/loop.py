@@ -16,7 +16,7 @@ from holdfast.contracts import Cost, Terms
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.data import DataSet, Split
-from holdfast.evaluation.choose import crafting_with
+from holdfast.evaluation.choose import crafting_with, stored_arithmetic
 from holdfast.evaluation.judge import accuracy
 from holdfast.recipes.assemble import build_model
 from holdfast.records import snapshot
@@ -46,6 +46,7 @@ class Trainer:
     def __init__(self, job: Job, data: DataSet, fabric: Fabric) -> None:
         config = job.entry.train
         self.job, self.rng = job, Rng(job.seed)
+        self.crafted: dict[str, str] = {}  # how attacks craft, set when training starts
         self.method = deepcopy(job.entry.method)  # its parameters must not be shared between runs
         self.net = build_model(job.model, data.shape, len(data.classes), job.seed)
         self.batches = Batches(data.train, config.batch, self.method.needs, job.seed, fabric.device, config.augment)
@@ -91,7 +92,9 @@ def train(
     trainer.start()
     job.claim(data)  # only now: a job that cannot be built must not claim the folder
     if not job.done:
-        with crafting_with(arithmetic, crafting, fabric.device, job.folder):
+        chosen = stored_arithmetic(arithmetic, fabric.device, job.folder)
+        trainer.crafted = {"arithmetic": chosen, "crafting": crafting}
+        with crafting_with(chosen, crafting, fabric.device, job.folder):
             _train(trainer, data, fabric, tick)
 
 
@@ -140,6 +143,7 @@ class _State:
         self.cost, self.makers = Cost(), [maker()]
         self.average, self.precision = Average(self.job.entry.train, self.net, self.batches), trainer.precision
         self.lines: list[str] = []
+        self.crafted = trainer.crafted
         trainer.seed()
 
     @property
@@ -223,7 +227,7 @@ class _State:
             "best_epoch": self.best_epoch,
             "best": self.best,
         }
-        facts |= {"seconds": self.seconds, **asdict(self.cost), "made": self.makers}
+        facts |= {"seconds": self.seconds, **asdict(self.cost), "made": self.makers, "crafted": self.crafted}
         if self.precision.mixed is not None:
             facts["float32_from"] = self.precision.float32_from
         digests = {name: snapshot.digest(snapshot.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")}

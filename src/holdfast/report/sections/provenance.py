@@ -7,7 +7,7 @@ of ``versions`` and a ``commit``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +104,19 @@ def _warnings(study: Study) -> list[str]:
             f"These results were made by {len(different)} different versions of the code or its libraries; "
             "the provenance section names them for each run."
         )
-    others = [run for run in study.runs if any(m.code != study.code for m in (*trainers(run), *makers(run)))]
-    if study.code and others:
-        who = "All results" if len(others) == len(study.runs) else f"Results of {listed([run.label for run in others])}"
-        found.append(
-            f"{who} were made by other code than the code that wrote this page ({study.code[:12]}); "
-            "made again they may differ."
-        )
+    if study.code:
+        found += _other_code(study, makers, "results", "made")
+        found += _other_code(study, trainers, "models", "trained")
     return found
+
+
+def _other_code(study: Study, by: Callable[[Run], list[Maker]], what: str, done: str) -> list[str]:
+    """A warning about runs that other code than the one of the page measured or trained."""
+    others = [run.label for run in study.runs if any(maker.code != study.code for maker in by(run))]
+    if not others:
+        return []
+    who = f"All {what}" if len(others) == len(study.runs) else f"{what.capitalize()} of {listed(others)}"
+    return [
+        f"{who} were {done} by other code than the code that wrote this page ({study.code[:12]}); "
+        f"{done} again they may differ."
+    ]

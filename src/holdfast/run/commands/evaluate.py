@@ -23,6 +23,7 @@ from holdfast.run.commands.options import (
     Std,
     Weights,
     check_subject,
+    default_out,
     open_session,
 )
 from holdfast.run.progress import Progress
@@ -69,6 +70,7 @@ def evaluate(
     else:
         loaded = schema.load(str(recipe), changes)
         chosen = study.rows(loaded, ("methods", "models"), method, seed)
+    study.report_on(loaded, default_out(loaded, out), besides=chosen)  # refuse now what the report would refuse
     with Progress() as progress:
         session = open_session(loaded, out, data_dir, device, progress)
         study.evaluate(session, chosen)
