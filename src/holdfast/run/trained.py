@@ -104,7 +104,7 @@ class Trained:
         train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic, session.recipe.crafting)
 
     def _check_crafted(self, job: Job) -> None:
-        """Refuse a model whose training crafted in another way than the recipe asks for, as far as trained.json tells."""
+        """Refuse a model whose training crafted in another way than the recipe asks for, if trained.json tells."""
         recipe, crafted = self.session.recipe, read_json(job.folder / "trained.json").get("crafted")
         if crafted is None:
             return
