@@ -289,3 +289,23 @@ def test_duplicate_names_of_classifiers_are_refused() -> None:
     given = table(models={"Plain": {"module": "nets:build"}})
     with pytest.raises(ValueError, match="two tables of methods, models and metrics have the name 'plain'; rename one"):
         schema.read(given)
+
+
+def test_a_model_that_crafted_otherwise_than_the_recipe_asks_is_refused(study: SimpleNamespace, call: Any) -> None:
+    done = call("run", study.recipe, "--out", study.out, "--set", "arithmetic=bfloat16")
+    assert done.code == 2
+    assert "trained with arithmetic = 'float32' but the recipe says 'bfloat16'; choose another --out" in done.err
+    done = call("report", study.recipe, "--out", study.out, "--set", "crafting=module")
+    assert done.code == 2
+    assert "holds records of other settings" in done.err
+
+
+def test_the_module_itself_computes_in_its_own_precision() -> None:
+    with pytest.raises(ValueError, match='crafting = "module" calls the model itself, in float32'):
+        schema.read(table(crafting="module", arithmetic="bfloat16"))
+
+
+def test_a_table_set_to_false_is_left_out() -> None:
+    given = table(metrics={"E": {"learner": "euclidean"}}, certify={"radii": [0.1]})
+    assert schema.read(given).metrics
+    assert not schema.read(given | {"metrics": False, "certify": False}).metrics

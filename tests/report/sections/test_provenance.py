@@ -50,7 +50,11 @@ def test_results_of_different_code_or_libraries_give_a_warning(made, make_study,
 
 def test_results_of_other_code_than_the_pages_are_named(made, make_study) -> None:
     study = replace(make_study([made(0, [NEW], [NEW]), made(1, [NEW], [OLD])]), code=NEW["code"])
-    assert section(study).warnings[1].startswith("Results of a (seed 1) were made by other code than")
+    (_, warning) = section(study).warnings
+    assert warning.startswith("Models of a (seed 1) were trained by other code than")
+    measured = replace(make_study([made(0, [NEW], [NEW]), made(1, [OLD], [NEW])]), code=NEW["code"])
+    (_, warning) = section(measured).warnings
+    assert warning.startswith("Results of a (seed 1) were made by other code than")
     assert section(replace(study, code="c" * 12)).warnings[1].startswith("All results were made by other code than")
 
 
