@@ -71,6 +71,10 @@ class Rows:
             raise KeyError(f"this loss needs {name!r} for every sample but the rows were given {known}")
         return self.given[name]
 
+    def reached(self, label: Tensor, targeted: bool) -> Tensor:
+        """Returns (b,) whether predicted labels are what the attack wants: any wrong class, or the ``target``."""
+        return label == self["target"] if targeted else label != self.y
+
     def take(self, which: Tensor) -> Rows:
         """Selects rows by a mask or by positions."""
         return Rows(self.y[which], self.index[which], {name: value[which] for name, value in self.given.items()})

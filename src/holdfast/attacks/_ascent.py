@@ -140,7 +140,7 @@ class _Queue:
     def check_labels(self, out: Outputs) -> None:
         """Check the labels of the call once, when the first outputs tell the number of classes."""
         if not self.labels_checked:
-            check_labels(self.rows.y, out.logits.shape[1])
+            check_labels(self.rows, out.logits.shape[1])
             self.labels_checked = True
 
     def record(self, view: Model, batch: _MicroBatch, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:

@@ -27,7 +27,11 @@ def check(x: Tensor, rows: Rows, threat: Threat) -> None:
     threat.check(x)
 
 
-def check_labels(y: Tensor, classes: int) -> None:
-    """Refuse labels for which the model has no logit."""
-    if len(y) and (y.min() < 0 or y.max() >= classes):
-        raise ValueError(f"labels span {int(y.min())}..{int(y.max())} but the model has classes 0..{classes - 1}")
+def check_labels(rows: Rows, classes: int, targeted: bool = False) -> None:
+    """Refuse labels and targets for which the model has no logit, and targets that are the true label."""
+    for name, labels in [("labels", rows.y), *([("targets", rows["target"])] if targeted else [])]:
+        if len(labels) and (labels.min() < 0 or labels.max() >= classes):
+            span = f"{int(labels.min())}..{int(labels.max())}"
+            raise ValueError(f"{name} span {span} but the model has classes 0..{classes - 1}")
+    if targeted and (same := int((rows["target"] == rows.y).sum())):
+        raise ValueError(f"{same} targets are the true label; give every sample a class that it does not have")

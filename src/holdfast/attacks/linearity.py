@@ -56,7 +56,7 @@ def _expanded(model: nn.Module, x: Tensor, rows: Rows, rng: Rng, watch: Watch | 
         for ids in micro_batches(x):
             clean, part = x[ids].detach().clone().requires_grad_(), rows.take(ids)
             out = view.outputs(clean)
-            check_labels(part.y, out.logits.shape[1])
+            check_labels(part, out.logits.shape[1])
             loss = cross_entropy(out, part)
             gradients.append(gradient(loss, clean))
             losses.append(loss.detach())
