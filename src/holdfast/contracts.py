@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
@@ -203,6 +203,34 @@ class Attack(Protocol):
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
     ) -> Tensor:
         """Adversarial inputs for x."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One attack of a cascade, and which of the samples that no earlier stage fooled it is run on.
+
+    It is run on the share ``share`` of them whose largest logit difference so far is largest, that is on those that
+    came nearest to being misclassified, and on at least ``least`` samples. With ``while_found`` it is left out
+    unless the last stage that was run fooled a sample.
+    """
+
+    name: str
+    attack: Attack
+    share: float = 1.0
+    least: int = 0
+    while_found: bool = False
+
+
+@runtime_checkable
+class Cascade(Attack, Protocol):
+    """An attack that runs others in turn, each on samples that are still classified correctly.
+
+    The evaluator stores every stage by itself and ranks samples after all of them have finished a stage, so that the
+    result does not depend on how they are divided.
+    """
+
+    def stages(self, classes: int) -> Sequence[Stage]:
+        """The attacks for a model with this number of classes, in order."""
 
 
 class Method(Protocol):

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from holdfast.records.records import Records
 from holdfast.rng import Rng
 from holdfast.run.attack_measurements import attack_measurements
 
+measured = partial(attack_measurements, classes=2)
 CPU = torch.device("cpu")
 GIVEN: list[tuple[float, list[int]]] = []  # eps and sample indices of every call of an attack
 
@@ -104,7 +106,7 @@ def column(records: Records, kind: str, attack: str) -> list[Any]:
 
 
 def test_columns_equal_a_computation_by_hand(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
+    todo = measured({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
     records = run(tmp_path, todo)
     assert records.columns["index"].tolist() == [20, 21, 22, 23, 24, 25]
     assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
@@ -123,19 +125,19 @@ def test_columns_equal_a_computation_by_hand(tmp_path: Path) -> None:
 
 
 def test_misclassified_samples_are_not_attacked(tmp_path: Path) -> None:
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    run(tmp_path, measured({"push": pushed(0.1)}))
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]
 
 
 def test_worst_case_is_computed_per_sample(tmp_path: Path) -> None:
-    records = run(tmp_path, attack_measurements({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
+    records = run(tmp_path, measured({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
     assert records.held(0.1, "linf").tolist() == [False, False, True, True, False, False]
     assert records.held(0.0, "linf").tolist() == [True, True, True, True, False, False]
 
 
 def test_curve_increases_eps_and_attacks_no_fooled_sample_again(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
-    assert [(attack.name, attack.easier) for attack in todo] == [
+    todo = measured({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
+    assert [(attack.name, attack.carry) for attack in todo] == [
         ("push", None),
         ("push@0.03", None),
         ("push@0.2", "push"),
@@ -154,8 +156,8 @@ def test_curve_increases_eps_and_attacks_no_fooled_sample_again(tmp_path: Path) 
 
 
 def test_each_point_of_a_curve_starts_from_the_next_smaller_eps() -> None:
-    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
-    assert [(attack.name, attack.easier) for attack in todo[1:]] == [
+    todo = measured({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
+    assert [(attack.name, attack.carry) for attack in todo[1:]] == [
         ("push@0.05", None),
         ("push@0.2", "push"),
         ("push@0.3", "push@0.2"),
@@ -163,7 +165,7 @@ def test_each_point_of_a_curve_starts_from_the_next_smaller_eps() -> None:
 
 
 def test_cost_is_counted(tmp_path: Path) -> None:
-    records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    records = run(tmp_path, measured({"push": pushed(0.1)}))
     reported = records.facts["attacks"]["push"]
     assert (reported["forwards"], reported["backwards"]) == (8, 4)
     clean = records.facts["clean"]
@@ -173,7 +175,7 @@ def test_cost_is_counted(tmp_path: Path) -> None:
 
 
 def test_images_are_stored_for_the_shown_attack(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
+    todo = measured({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
     records = run(tmp_path, todo)
     assert set(records.arrays) == {"shown", "clean", "adversarial:linf:push"}
     assert records.arrays["shown"].tolist() == [20, 21, 22, 23]  # of the first shard
@@ -186,7 +188,7 @@ def test_images_are_stored_for_the_shown_attack(tmp_path: Path) -> None:
 
 
 def test_records_open_with_pandas(tmp_path: Path) -> None:
-    run(tmp_path, attack_measurements({'push, the "first"': pushed(0.1)}))
+    run(tmp_path, measured({'push, the "first"': pushed(0.1)}))
     table = pd.read_csv(tmp_path / "records" / "records.csv")
     assert list(table["index"]) == [20, 21, 22, 23, 24, 25]
     assert table['fooled:linf:push, the "first"'].tolist() == [True, True, False, False, True, True]
@@ -195,7 +197,7 @@ def test_records_open_with_pandas(tmp_path: Path) -> None:
 
 
 def test_second_evaluation_computes_nothing(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
+    todo = measured({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
     first = run(tmp_path, todo)
     asked = len(GIVEN)
     assert asked == 3 * 2
@@ -213,7 +215,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def test_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     np.save(single := io.BytesIO(), np.arange(3))
     damages: list[Callable[[Path], object]] = [
@@ -237,7 +239,7 @@ def test_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_of_a_part_is_detected_or_harmless(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     first = facts_and_columns(run(tmp_path, todo))
     path = max(parts(tmp_path), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
@@ -249,7 +251,7 @@ def test_every_flipped_bit_of_a_part_is_detected_or_harmless(tmp_path: Path) -> 
 
 
 def test_interrupted_evaluation_resumes(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)})
+    todo = measured({"push": pushed(0.1), "soft": pushed(0.01)})
 
     def tick(done: int, total: int, name: str) -> None:
         assert total == 6
@@ -269,7 +271,7 @@ def changed(todo: list[Attacked], **fields: Any) -> list[Attacked]:
 
 
 def test_parts_of_other_subjects_samples_or_settings_are_not_reused(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     run(tmp_path, todo)
     brighter, relabeled = split(), split()
     brighter.x[0] += 0.01
@@ -282,7 +284,7 @@ def test_parts_of_other_subjects_samples_or_settings_are_not_reused(tmp_path: Pa
         (todo, {"split": relabeled}),
         (todo, {"split": renamed}),
         (changed(todo, recipe={"name": "push", "eps": 0.1, "steps": 2}), {}),
-        (attack_measurements({"push": pushed(0.2)}), {}),
+        (measured({"push": pushed(0.2)}), {}),
         (changed(todo, name="renamed"), {}),
         (todo, {"shard": 3}),
     ]
@@ -300,7 +302,7 @@ def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     with monkeypatch.context() as patch:
         patch.setattr(os, function, full)
         with pytest.raises(OSError, match="No space left"):
@@ -326,7 +328,7 @@ def test_results_do_not_depend_on_shard_size_and_order(
         "bim": BIM(threat=threat, steps=4),
         "pgd": PGD(threat=threat, steps=3, restarts=2),
     }
-    todo = attack_measurements({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
+    todo = measured({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
     some = digits.test.take(torch.arange(90))
     turned = digits.test.take(torch.arange(90).flip(0))
     tables = []
@@ -345,7 +347,7 @@ def test_results_do_not_depend_on_shard_size_and_order(
 def test_micro_batch_size_is_measured_once_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([3, 5])
     monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y: next(given))
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     assert run(tmp_path, todo).facts["micro"] == 3
     assert run(tmp_path, todo).facts["micro"] == 3
     (tmp_path / "choices.json").write_text("{")
@@ -355,7 +357,7 @@ def test_micro_batch_size_is_measured_once_and_stored(tmp_path: Path, monkeypatc
 def test_parts_of_another_version_of_the_code_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     GIVEN.clear()
     monkeypatch.setattr("holdfast.evaluation.evaluate.code_version", lambda *parts: "another")
@@ -368,10 +370,10 @@ def test_parts_of_another_version_of_the_code_are_computed_again(
 
 
 def test_records_name_what_made_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    run(tmp_path, measured({"push": pushed(0.1)}))
     mine = json.loads(json.dumps(provenance.maker()))
     monkeypatch.setattr(cache, "maker", lambda: {"code": "later", "versions": {"torch": "9"}, "commit": None})
-    records = run(tmp_path, attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}))
+    records = run(tmp_path, measured({"push": pushed(0.1), "soft": pushed(0.01)}))
     assert records.facts["made"] == [mine, {"code": "later", "versions": {"torch": "9"}, "commit": None}]
     assert records.facts["versions"] == {"torch": "9"}
 
@@ -394,16 +396,14 @@ def test_code_version_changes_with_the_source(tmp_path: Path, monkeypatch: pytes
 def test_attacks_run_with_no_correctly_classified_sample(tmp_path: Path) -> None:
     wrong = Split(split().x, torch.tensor([1, 1, 1, 1, 0, 1]), split().index)
     threat = Threat(LInf(), 0.1)
-    records = run(
-        tmp_path, attack_measurements({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong
-    )
+    records = run(tmp_path, measured({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
     assert column(records, "fooled", "noise") == [True] * 6
     assert column(records, "distance", "push") == [0.0] * 6
 
 
 def test_tick_counts_parts(tmp_path: Path) -> None:
     reported: list[tuple[int, int, str]] = []
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
+    run(tmp_path, measured({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
     assert reported == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
 
 

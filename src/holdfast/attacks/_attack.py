@@ -18,7 +18,7 @@ from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
 
-class _FixedLoss:
+class FixedLoss:
     """An attack whose loss and start cannot both be chosen."""
 
     def with_loss(self, loss: Loss, start: Start) -> Attack:
@@ -29,7 +29,7 @@ class _FixedLoss:
         )
 
 
-class StandaloneAttack(_FixedLoss):
+class StandaloneAttack(FixedLoss):
     """An attack with a threat and a loop of its own; a subclass adds ``__call__``."""
 
     threat: Threat
@@ -67,7 +67,7 @@ class LoopAttack(StandaloneAttack, ABC):
         return self.loop(model, x, y, rng=rng, watch=watch)
 
 
-class WrapperAttack(_FixedLoss):
+class WrapperAttack(FixedLoss):
     """An attack that runs another one, ``attack``, on another model than the one under test; a subclass adds
     ``__call__``.
 

@@ -1,6 +1,6 @@
 """The evaluator: runs measurements on a subject, shard by shard, and stores every finished part."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from holdfast.crafting.view import described
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.choose import crafting_with, stored_micro
-from holdfast.evaluation.measurements import Measurement, Result, Shard
+from holdfast.evaluation.measurements import Before, Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part, made
 from holdfast.records.provenance import code_version, distinct
@@ -81,23 +81,21 @@ def _parts(
     for measurement in measurements:
         parts[measurement.name] = []
         for shard in shards:
-            before = {name: parts[name][shard.number] for name in measurement.after}
+            before = {name: parts[name] for name in measurement.after}
             parts[measurement.name].append(_part(subject, shard, measurement, settings, before))
             done += 1
             tick(done, total, measurement.name)
     return parts
 
 
-def _part(
-    subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Mapping[str, Part]
-) -> Part:
-    key, code = _key(subject, shard, measurement, settings), code_version(*measurement.code)
+def _part(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Before) -> Part:
+    key, code = _key(subject, shard, measurement, settings, before), code_version(*measurement.code)
     return subject.cache.get(key, code, measurement.arrays, lambda: measurement.measure(subject, shard, before))
 
 
-def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings) -> list[Any]:
+def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Before) -> list[Any]:
     """Everything that a part depends on except the code."""
     samples = digest_of(shard.samples.x, shard.samples.y, shard.samples.index)
     computed = None if subject.model is None else [str(chosen(settings.device)), settings.crafting]
-    identity = [type(measurement).__name__, measurement.settings]
+    identity = [type(measurement).__name__, measurement.settings, measurement.depends_on(shard, before)]
     return [subject.digest, samples, identity, settings.seed, computed, shard.number]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Rows, Watch
+from holdfast.contracts import Attack, Outputs, Rows, Watch
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
 from holdfast.geometry import Threat
+from holdfast.losses.classification import logit_difference
 from holdfast.rng import Rng
 
 CHUNK = 500
@@ -18,24 +19,36 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """Per sample: whether the point fools the model from inside the threat, its distance, and the predicted label."""
+    """Per sample: whether the point fools the model from inside the threat, its distance, and the predicted label.
+
+    ``margin`` is the largest wrong logit minus the true one, -inf where it is not finite.
+    """
 
     fooled: Tensor
     distance: Tensor
     label: Tensor
     inside: Tensor
+    margin: Tensor
+
+
+def predict(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
+    """(b,) predicted classes in float32 and eval mode; -1 where the logits are not finite."""
+    return _decide(_logits(model, x, rng))
 
 
 @torch.no_grad()
-def predict(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
-    """(b,) predicted classes in float32 and eval mode; -1 where the logits are not finite."""
+def _logits(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
     with _float32(), frozen(model, rng) as view:
-        parts = [_decide(view(part.float())) for part in torch.split(x, CHUNK)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+        return torch.cat([view(part.float()) for part in torch.split(x, CHUNK)])
 
 
 def _decide(logits: Tensor) -> Tensor:
     return torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
+
+
+def _margin(logits: Tensor, y: Tensor) -> Tensor:
+    difference = logit_difference(Outputs(logits, logits, logits), Rows.of(y))
+    return difference.where(logits.isfinite().all(1), -torch.inf)
 
 
 @contextmanager
@@ -61,9 +74,11 @@ def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat,
     if x_adv.shape != x.shape:
         raise ValueError(f"the attack returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
     inside = threat.contains(x_adv, x)
-    label = predict(model, torch.where(inside.reshape(-1, *[1] * (x.ndim - 1)), x_adv, x), rng)
+    logits = _logits(model, torch.where(inside.reshape(-1, *[1] * (x.ndim - 1)), x_adv, x), rng)
+    label = _decide(logits)
     distance = threat.norm.length(x_adv.double().cpu() - x.double().cpu()).to(x.device)
-    return Verdict(inside & (label != y), torch.where(inside, distance, torch.nan), label, inside)
+    distance = torch.where(inside, distance, torch.nan)
+    return Verdict(inside & (label != y), distance, label, inside, _margin(logits, y))
 
 
 def attack_and_judge(

@@ -22,9 +22,12 @@ from holdfast.records.records import array_name, column_name
 from holdfast.rng import Rng
 
 CLEAN = "clean"
+COLUMNS = ("fooled", "distance", "label", "margin")  # of an attack; the margin is the largest logit difference so far
 SHOWN = 8  # images of an attack that are stored for the page
 
 Arrays = dict[str, NDArray[Any]]
+Before = Mapping[str, Sequence[Part]]
+"""The parts of all shards of earlier measurements, by their names."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class Result:
 class Measurement(Protocol):
     """``measure`` gives the part of one shard, ``collect`` puts the parts of all shards into a result.
 
-    ``after`` names measurements that run before and whose parts of the same shard ``measure`` is given. ``code`` names
-    the folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the
-    subject, the samples and the seed. A stored part that lacks one of ``arrays`` is computed again.
+    ``after`` names measurements that run before and whose parts of all shards ``measure`` is given. ``code`` names the
+    folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the subject,
+    the samples of the shard and the seed; ``depends_on`` adds what it reads from the parts of other shards. A stored
+    part that lacks one of ``arrays`` is computed again.
     """
 
     @property
@@ -68,12 +72,21 @@ class Measurement(Protocol):
     def settings(self) -> Any: ...
     @property
     def arrays(self) -> frozenset[str]: ...
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part: ...
+    def depends_on(self, shard: Shard, before: Before) -> Any: ...
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part: ...
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None: ...
 
 
+class _OfItsShard:
+    """A measurement that reads nothing of other shards."""
+
+    def depends_on(self, shard: Shard, before: Before) -> Any:
+        """Nothing."""
+        return None
+
+
 @dataclass(frozen=True)
-class Clean:
+class Clean(_OfItsShard):
     """The prediction for every clean sample."""
 
     name = CLEAN
@@ -82,55 +95,70 @@ class Clean:
     settings = None
     arrays = frozenset({"label", "forwards", "backwards"})
 
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """The predicted labels."""
         label = subject.predict(shard.batch(subject.dtype).x, shard.rng.fork("clean"))
         return {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns index, y and label."""
-        result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": _joined(parts, "label")}
-        result.facts[CLEAN] = _cost(parts)
+        result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": joined(parts, "label")}
+        result.facts[CLEAN] = cost(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attacked:
+class Attacked(_OfItsShard):
     """One attack on every correctly classified sample, judged.
 
-    ``easier`` names a measurement with the same attack at a smaller eps: the samples it fooled count as fooled here
-    too and are not attacked again. With ``shown`` the first adversarial images are stored.
+    ``carry`` names a measurement whose successes count here too, such as the same attack at a smaller eps: the samples
+    it fooled are not attacked again. With ``shown`` the first adversarial images are stored.
     """
 
     name: str
     attack: Attack
     recipe: Mapping[str, Any]
-    easier: str | None = None
+    carry: str | None = None
     shown: bool = False
     code = ("losses", "models", "crafting", "data", "attacks", "evaluation")
-    arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "outside"})
+    arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "margin", "outside"})
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The clean prediction, and the easier attack where there is one."""
-        return (CLEAN,) if self.easier is None else (CLEAN, self.easier)
+        """The clean prediction, and the measurement whose successes carry over."""
+        return (CLEAN,) if self.carry is None else (CLEAN, self.carry)
 
     @property
     def settings(self) -> Any:
         """The attack as a recipe writes it, its threat, and the measurement it continues."""
-        return [self.name, self.recipe, str(self.attack.threat), self.easier, self.shown]
+        return [self.name, self.recipe, str(self.attack.threat), self.carry, self.shown]
 
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Attack the samples that are still classified correctly."""
-        batch, meter, rng = shard.batch(), Meter(), shard.rng
-        part = _before(batch, [before[name] for name in self.after])
-        todo = torch.from_numpy(~part["fooled"]).to(shard.device)
+        part = self.carried(shard, before)
+        return self.attacked(subject, shard, part, ~part["fooled"], shard.rng)
+
+    def carried(self, shard: Shard, before: Before) -> Arrays:
+        """The columns before the attack: misclassified samples count as fooled at distance 0; successes carry over."""
+        label, y = before[CLEAN][shard.number]["label"], shard.samples.y.numpy()
+        if self.carry is not None:
+            return {name: before[self.carry][shard.number][name].copy() for name in COLUMNS}
+        return {
+            "fooled": label != y,
+            "distance": np.zeros(len(y)),
+            "label": label.copy(),
+            "margin": np.full(len(y), -np.inf),
+        }
+
+    def attacked(self, subject: Subject, shard: Shard, part: Arrays, which: NDArray[np.bool_], rng: Rng) -> Arrays:
+        """The part with the chosen samples attacked."""
+        batch, meter, todo = shard.batch(), Meter(), torch.from_numpy(which).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
         x_adv, verdict = attack_and_judge(
-            _module(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter
+            network_of(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter
         )
-        where = todo.cpu().numpy()
         for name in ("fooled", "distance", "label"):
-            part[name][where] = getattr(verdict, name).cpu().numpy()
+            part[name][which] = getattr(verdict, name).cpu().numpy()
+        part["margin"][which] = np.maximum(part["margin"][which], verdict.margin.cpu().numpy())
         part["outside"] = np.array(int((~verdict.inside).sum()))
         part["forwards"], part["backwards"] = np.array(meter.cost.forwards), np.array(meter.cost.backwards)
         if self.shown and shard.number == 0:
@@ -139,20 +167,25 @@ class Attacked:
             part["images"] = images[:SHOWN].cpu().numpy()
         return part
 
+    @property
+    def title(self) -> str:
+        """The name of the attack in records."""
+        return self.name
+
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns fooled, distance and label of the attack, its facts, and its images if they were stored."""
         threat = self.attack.threat
         for kind in ("fooled", "distance", "label"):
-            result.columns[column_name(kind, threat.norm.name, self.name)] = _joined(parts, kind)
+            result.columns[column_name(kind, threat.norm.name, self.title)] = joined(parts, kind)
         facts = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,
             minimal=self.attack.minimal,
             outside=sum(int(part["outside"]) for part in parts),
             settings=self.recipe,
-            **_cost(parts),
+            **cost(parts),
         )
-        result.facts.setdefault("attacks", {})[self.name] = facts.facts()
+        result.facts.setdefault("attacks", {})[self.title] = facts.facts()
         result.arrays |= dict(self._images(parts[0], samples))
 
     def _images(self, part: Part, samples: Split) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -164,7 +197,7 @@ class Attacked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certified:
+class Certified(_OfItsShard):
     """The certified radius of every sample and the norm of the shortest verified adversarial perturbation.
 
     The certifier is bound to its subject; ``recipe`` holds its settings.
@@ -182,7 +215,7 @@ class Certified:
         """The name and settings of the certifier."""
         return [self.name, self.recipe]
 
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Certify a shard."""
         certificate = self.certifier(shard.batch(subject.dtype).x, rng=shard.rng.fork("certify"))
         return {name: getattr(certificate, name).cpu().numpy() for name in ("radius", "upper")}
@@ -191,30 +224,24 @@ class Certified:
         """The columns radius and upper, and the cost of certifying."""
         norm = self.certifier.norm.name
         for kind in ("radius", "upper"):
-            result.columns[f"{kind}:{norm}:{self.name}"] = _joined(parts, kind)
+            result.columns[f"{kind}:{norm}:{self.name}"] = joined(parts, kind)
         cost = {"norm": norm, "seconds": sum(map(seconds, parts))}
         result.facts["certifier"] = {"name": self.name, **self.recipe, **cost}
 
 
-def _module(subject: Subject) -> nn.Module:
+def network_of(subject: Subject) -> nn.Module:
+    """The network of a subject; a subject without one is refused."""
     if subject.model is None:
         raise ValueError(f"{subject.name} has no network to attack; leave its attacks out")
     return subject.model
 
 
-def _before(batch: Batch, parts: Sequence[Part]) -> Arrays:
-    """Misclassified samples count as fooled at distance 0; earlier successes carry over."""
-    label, y = parts[0]["label"], batch.y.cpu().numpy()
-    columns = {"fooled": label != y, "distance": np.zeros(len(y)), "label": label.copy()}
-    for earlier in parts[1:]:
-        columns = {name: np.where(earlier["fooled"], earlier[name], column) for name, column in columns.items()}
-    return columns
-
-
-def _joined(parts: Sequence[Part], name: str) -> NDArray[Any]:
+def joined(parts: Sequence[Part], name: str) -> NDArray[Any]:
+    """One array of all shards."""
     return np.concatenate([part[name] for part in parts])
 
 
-def _cost(parts: Sequence[Part]) -> dict[str, Any]:
+def cost(parts: Sequence[Part]) -> dict[str, Any]:
+    """Seconds and passes of all shards."""
     passes = {name: sum(int(part[name]) for part in parts) for name in ("forwards", "backwards")}
     return {"seconds": sum(map(seconds, parts)), **passes}

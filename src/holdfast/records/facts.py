@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ class Spend:
 class AttackFacts:
     """One attack as it was run: its threat, its cost, how many points it returned outside the threat, its settings.
 
-    ``minimal`` marks a minimal-norm attack, which measures accuracy at every eps up to its own.
+    ``minimal`` marks a minimal-norm attack, which measures accuracy at every eps up to its own. ``stages`` of a cascade
+    hold the name, the samples attacked and fooled, and the cost of each.
     """
 
     norm: str
@@ -37,6 +38,7 @@ class AttackFacts:
     backwards: int = 0
     outside: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not self.norm or ":" in self.norm:

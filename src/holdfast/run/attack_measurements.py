@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from holdfast.contracts import Attack
-from holdfast.evaluation.measurements import Attacked, Clean, Measurement
+from holdfast.evaluation.cascade import measurements_of, outputs_of
+from holdfast.evaluation.measurements import Attacked, Clean
 from holdfast.evaluation.subject import Subject
 from holdfast.recipes.schema import curve_name
 from holdfast.run.session import Evaluation, Session
@@ -16,27 +19,33 @@ Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 def attack_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
     """The evaluation of a network: clean prediction, the attacks of the recipe, and its accuracy-vs-eps curve."""
     config = session.recipe.evaluate
-    measurements: list[Measurement] = [Clean(), *attack_measurements(attacks, config.curve, config.eps, config.strip)]
-    return Evaluation(subject, session.samples(config.samples), measurements, config.shard)
+    samples = session.samples(config.samples)
+    classes = outputs_of(subject, samples.batch(torch.arange(1), session.device).x)
+    measurements = attack_measurements(attacks, config.curve, config.eps, config.strip, classes=classes)
+    return Evaluation(subject, samples, [Clean(), *measurements], config.shard)
 
 
 def attack_measurements(
-    attacks: Attacks, curve: str | None = None, eps: tuple[float, ...] = (), strip: str | None = None
+    attacks: Attacks,
+    curve: str | None = None,
+    eps: tuple[float, ...] = (),
+    strip: str | None = None,
+    *,
+    classes: int,
 ) -> list[Attacked]:
     """The attacks of a recipe, then its curve: the attack ``curve`` at every other eps, in increasing order.
 
-    Images of the attack ``strip`` are stored for the page.
+    ``classes`` is the number of classes, which decides on the stages of cascades. Images of the attack ``strip`` are
+    stored for the page.
     """
-    measurements = [Attacked(name=n, attack=a, recipe=s, shown=n == strip) for n, (a, s) in attacks.items()]
+    measurements = [one for n, (a, s) in attacks.items() for one in measurements_of(n, a, s, classes, shown=n == strip)]
     if curve is None:
         return measurements
     attack, settings = attacks[curve]
-    easier = None
+    carry = None
     for radius in sorted({*eps, attack.threat.eps}):
         name = curve if radius == attack.threat.eps else curve_name(curve, radius)
         if name != curve:
-            measurements.append(
-                Attacked(name=name, attack=attack.at(radius), recipe={**settings, "at": radius}, easier=easier)
-            )
-        easier = name
+            measurements += measurements_of(name, attack.at(radius), {**settings, "at": radius}, classes, carry=carry)
+        carry = name
     return measurements

@@ -1,0 +1,125 @@
+"""Cascades of attacks: every stage is a measurement, run on samples that are ranked over all shards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.attacks._cascade import select
+from holdfast.contracts import Attack, Cascade, Stage
+from holdfast.crafting.view import frozen
+from holdfast.data import Split
+from holdfast.evaluation.measurements import Attacked, Before, Result, Shard, cost, joined, network_of
+from holdfast.evaluation.subject import Subject
+from holdfast.records.parts import Part
+from holdfast.records.records import column_name
+from holdfast.rng import Rng
+
+
+@torch.no_grad()
+def outputs_of(subject: Subject, x: Tensor) -> int:
+    """The number of logits of a network, which decides on the stages of cascades."""
+    with frozen(network_of(subject), Rng(0)) as view:
+        return view(x).shape[1]
+
+
+def measurements_of(
+    name: str,
+    attack: Attack,
+    recipe: Mapping[str, Any],
+    classes: int,
+    *,
+    carry: str | None = None,
+    shown: bool = False,
+) -> list[Attacked]:
+    """An attack as measurements: one, or one for each stage of a cascade, of which the last has the name."""
+    if isinstance(attack, Cascade):
+        return list(_staged(name, attack, recipe, classes, carry))
+    return [Attacked(name=name, attack=attack, recipe=recipe, carry=carry, shown=shown)]
+
+
+def _staged(
+    name: str, cascade: Cascade, recipe: Mapping[str, Any], classes: int, carry: str | None
+) -> Iterator["Staged"]:
+    stages = cascade.stages(classes)
+    for number, stage in enumerate(stages):
+        last = number == len(stages) - 1
+        yield Staged(
+            name=name if last else f"{name}, {stage.name}",
+            attack=stage.attack,
+            recipe=recipe,
+            carry=carry,
+            cascade=name,
+            stage=stage,
+            number=number,
+        )
+        carry = f"{name}, {stage.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged(Attacked):
+    """A stage of the cascade ``cascade``: its attack on the samples that the stage selects among those of all shards.
+
+    The columns are those of the cascade, with one more that says which stage fooled a sample.
+    """
+
+    cascade: str
+    stage: Stage
+    number: int
+
+    @property
+    def settings(self) -> Any:
+        """Those of an attack, and how the stage selects samples."""
+        stage = self.stage
+        return [*super().settings, stage.name, self.number, stage.share, stage.least, stage.while_found]
+
+    def depends_on(self, shard: Shard, before: Before) -> Any:
+        """The positions of the samples in this shard that a later stage is run on."""
+        return None if self.number == 0 else self._selected(before)[shard.number].nonzero()[0].tolist()
+
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
+        """Attack all correctly classified samples in the first stage, and those that are selected in later ones."""
+        part = self.carried(shard, before)
+        selected = [~part["fooled"]] if self.number == 0 else self._selected(before)
+        which = selected[shard.number if self.number else 0]
+        part = self.attacked(subject, shard, part, which, shard.rng.fork(self.stage.name))
+        new = which & part["fooled"]
+        skipped = self.number > 0 and not any(map(np.any, selected))
+        return part | {
+            "stage": np.where(new, self.number, self._earlier(shard, before, "stage", np.full(len(which), -1))),
+            "found": self._earlier(shard, before, "found", np.array(0)) if skipped else np.array(new.sum()),
+            "attacked": np.array(which.sum()),
+        }
+
+    @property
+    def title(self) -> str:
+        """The name of the cascade."""
+        return self.cascade
+
+    def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
+        """The columns and facts of the cascade up to this stage, and the samples, successes and cost of each stage."""
+        attacks, norm = result.facts.setdefault("attacks", {}), self.attack.threat.norm.name
+        earlier = attacks[self.cascade]["stages"] if self.number else []
+        super().collect(parts, samples, result)
+        stage = joined(parts, "stage")
+        result.columns[column_name("stage", norm, self.cascade)] = stage
+        attacked = sum(int(part["attacked"]) for part in parts)
+        here = {"name": self.stage.name, "attacked": attacked, "fooled": int((stage == self.number).sum())}
+        stages = [*earlier, here | {"outside": attacks[self.cascade]["outside"]} | cost(parts)]
+        sums = {name: sum(one[name] for one in stages) for name in ("seconds", "forwards", "backwards", "outside")}
+        attacks[self.cascade] |= {"stages": stages} | sums
+
+    def _earlier(self, shard: Shard, before: Before, name: str, first: NDArray[Any]) -> NDArray[Any]:
+        return first if self.number == 0 or self.carry is None else before[self.carry][shard.number][name]
+
+    def _selected(self, before: Before) -> list[NDArray[np.bool_]]:
+        """The masks of all shards: samples are ranked over all of them."""
+        assert self.carry is not None  # the stage before
+        parts = before[self.carry]
+        standing, margin = (torch.from_numpy(joined(parts, name)) for name in ("fooled", "margin"))
+        mask = select(self.stage, ~standing, margin, sum(int(part["found"]) for part in parts))
+        return [part.numpy() for part in torch.split(mask, [len(part["fooled"]) for part in parts])]
