@@ -72,7 +72,7 @@ def certify(
     for row in chosen:
         study.prepare(opened, [row])
         study.evaluate(opened, [row])
-    write_report(recipe, out, [], None, table=False)
+    write_report(recipe, out, None, table=False)
     return study.study_of(recipe, out)
 
 
@@ -240,7 +240,7 @@ def test_report_rewrites_page_and_markdown_from_records(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
-    assert "holds no records to report; run `holdfast run arml-digits` first" in capsys.readouterr().err
+    assert "holds no records to report; run `holdfast run arml-digits --set" in capsys.readouterr().err
     certify(recipe(), tmp_path)
     page, fits = (tmp_path / "report.html").read_bytes(), Scaled.fits
     (tmp_path / "report.html").unlink()

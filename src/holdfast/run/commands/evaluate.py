@@ -74,4 +74,4 @@ def evaluate(
     with Progress() as progress:
         session = open_session(loaded, out, data_dir, device, progress)
         study.evaluate(session, chosen)
-    write_report(loaded, session.out, changes, None)
+    write_report(loaded, session.out, None)

@@ -123,7 +123,7 @@ def check_file(path: Path | None, option: str) -> None:
 
 def default_out(recipe: schema.Recipe, out: Path | None) -> Path:
     """The folder for results: the one given, else one named after the recipe."""
-    return Path("runs") / recipe.name if out is None else out
+    return recipe.default_out if out is None else out
 
 
 def open_session(

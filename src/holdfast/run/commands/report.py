@@ -15,4 +15,4 @@ def report(
 
     loaded = schema.load(recipe, changes)
     check_file(markdown, "--markdown")
-    write_report(loaded, default_out(loaded, out), changes, markdown, table=False)
+    write_report(loaded, default_out(loaded, out), markdown, table=False)

@@ -23,4 +23,4 @@ def run(
         session = open_session(loaded, out, data_dir, device, progress)
         study.prepare(session, study.rows(loaded))
         study.evaluate(session, study.rows(loaded))
-    write_report(loaded, session.out, changes, markdown)
+    write_report(loaded, session.out, markdown)
