@@ -148,6 +148,8 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         ('metrics={A="scalde"}', "did you mean 'scaled'"),
         ("metrics.Scaled.random_state=1", "unknown key 'random_state'"),
         ("metrics.Scaled.bye=1", "did you mean 'by'"),
+        ("metrics.Scaled.by='many'", "metrics.Scaled.by is 'many': input should be a valid number"),
+        ("metrics.Scaled.by=true", "metrics.Scaled.by is true: this key does not take true or false"),
         ("modle.encoder='mlp'", "unknown key 'modle'"),
     ],
 )
