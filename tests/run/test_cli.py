@@ -195,7 +195,7 @@ def test_ctrl_c_exits_with_code_130(
         patch.setattr(f"holdfast.{function}", stop)
         done = call("train", tiny, "--out", tmp_path / "out")
     assert done.code == 130
-    assert "holdfast: stopped; run the same command again to go on" in done.err
+    assert "holdfast: stopped; run the same command again to resume" in done.err
     assert "Traceback" not in done.err
 
 

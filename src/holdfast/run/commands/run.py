@@ -13,7 +13,7 @@ def run(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Train what is missing, evaluate, and write the report; run again to go on where it stopped."""
+    """Train what is missing, evaluate, and write the report; run again to resume."""
     from holdfast.run import study
     from holdfast.run.report import write_report
 
