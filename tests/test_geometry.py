@@ -193,6 +193,27 @@ def test_float32_tables_with_large_numbers_stay_contained(norm: Norm, size: floa
         assert threat.contains(threat.sample(x, rng), x).all()
 
 
+@convex_norm
+@given(
+    size=(st.floats(-30, 38.4) | st.sampled_from([19.0, 38.0, 38.4])).map(lambda exponent: 10**exponent),
+    eps=st.sampled_from([1e-3, 0.3, 2.5, 1e6, inf]),
+    box=st.sampled_from([(0.0, 1.0), (-2.0, inf), (-inf, inf), (-3e38, 3e38)]),
+    seed=st.integers(0, 2**32),
+)
+def test_float32_perturbations_of_every_magnitude_are_projected_as_in_float64(
+    norm: Norm, size: float, eps: float, box: tuple[float, float], seed: int
+) -> None:
+    """The squares of numbers above 1e19 and the sums of numbers near 3e38 overflow in float32."""
+    rng, threat = Rng(seed), Threat(norm, eps, *box)
+    x = rng.fork("x").uniform(torch.empty(8, 6))
+    z = x + (size * rng.fork("z").normal(x).double()).clamp(-3.4e38, 3.4e38).float()
+    found, exact = threat.project(z, x), threat.project(z.double(), x.double())
+    assert threat.contains(found, x).all()
+    if norm.name == "l1" and size > 1e3 * eps:  # all but the largest coordinates cancel
+        return
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4 * min(eps, size) + 1e-7)
+
+
 half = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=lambda dtype: str(dtype)[6:])
 
 
