@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize
@@ -195,11 +195,13 @@ def test_float32_tables_with_large_numbers_stay_contained(norm: Norm, size: floa
 
 @convex_norm
 @given(
-    size=(st.floats(-30, 38.4) | st.sampled_from([19.0, 38.0, 38.4])).map(lambda exponent: 10**exponent),
+    size=st.floats(-30, 38.4).map(lambda exponent: 10**exponent),
     eps=st.sampled_from([1e-3, 0.3, 2.5, 1e6, inf]),
     box=st.sampled_from([(0.0, 1.0), (-2.0, inf), (-inf, inf), (-3e38, 3e38)]),
     seed=st.integers(0, 2**32),
 )
+@example(size=3e38, eps=inf, box=(-inf, inf), seed=0)
+@example(size=3e38, eps=2.5, box=(0.0, 1.0), seed=0)
 def test_float32_perturbations_of_every_magnitude_are_projected_as_in_float64(
     norm: Norm, size: float, eps: float, box: tuple[float, float], seed: int
 ) -> None:
