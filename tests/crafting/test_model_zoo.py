@@ -271,7 +271,7 @@ def unbroken(model: nn.Module, x: Tensor, mode: Any) -> int:
     with torch.no_grad(), torch.random.fork_rng():
         logits = model(x)
         y = getattr(logits, "logits", logits).argmax(1)
-    attack = PGD(threat=Threat(LInf(), 0.12), steps=8)
+    attack = PGD(threat=Threat(LInf(), 0.12), steps=5)
     with using(mode):
         x_adv = attack(model, x, y, rng=Rng(1))
     assert Threat(LInf(), 0.12).contains(x_adv, x).all()
@@ -286,7 +286,7 @@ def unbroken(model: nn.Module, x: Tensor, mode: Any) -> int:
 def test_crafting_is_as_strong_as_the_module_itself(name: str) -> None:
     torch.manual_seed(0)
     model = ZOO[name]()
-    x = torch.rand(96, 1, SIDE, SIDE)
+    x = torch.rand(64, 1, SIDE, SIDE)
     if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
         model(x)
     model.eval()
