@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import members
 from holdfast.members import unknown
-from holdfast.recipes.build import section
+from holdfast.recipes.build import scalar, section
 
 _SET_BY_RUN = ("random_state", "progress", "device")  # parameters of learners that recipes cannot set
 
@@ -73,11 +73,13 @@ def read_metric(name: str, value: Any) -> MetricConfig:
     learner = str(table.pop("learner", name.lower()))
     if learner not in learners():
         raise ValueError(f"{where}: {unknown(f'learner {learner!r}', learner, learners())}")
-    settings = [key for key in signature(learners()[learner]).parameters if key not in _SET_BY_RUN]
+    known = signature(learners()[learner], eval_str=True).parameters
+    settings = {key: setting.annotation for key, setting in known.items() if key not in _SET_BY_RUN}
     for key in table:
         if key not in settings:
             raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
-    return MetricConfig(learner=learner, settings=table)
+    values = {key: scalar(settings[key], item, f"{where}.{key}") for key, item in table.items()}
+    return MetricConfig(learner=learner, settings=values)
 
 
 @cache

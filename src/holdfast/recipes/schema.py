@@ -5,8 +5,10 @@ names the user's own networks, [metrics] learns metrics for nearest neighbors, [
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf
+from pathlib import Path
+from shlex import join
 from typing import Any, Literal, cast
 
 from holdfast.contracts import Attack, Method
@@ -97,10 +99,16 @@ class Recipe:
     crafting: Mode = "auto"  # "module": attacks call the model itself, not its fast form
     sweep: SweepConfig | None = None  # settings of `holdfast sweep`
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks that are not implemented yet: shown, not run
+    call: str = field(default="", compare=False)  # its name or path and its changes, as commands take them
 
     def __post_init__(self) -> None:
         if self.crafting == "module" and self.arithmetic == "bfloat16":
             raise ValueError('crafting = "module" calls the model itself, in float32; leave arithmetic out')
+
+    @property
+    def default_out(self) -> Path:
+        """The folder for results if none is given."""
+        return Path("runs") / self.name
 
     def model_of(self, method: str) -> ModelConfig:
         """The model that a method trains."""
@@ -117,6 +125,7 @@ class Recipe:
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
         table["metrics"] = {name: metric.table() for name, metric in self.metrics.items()}
         table["attacks"].update(table.pop("awaited"))
+        del table["call"]
         return {key: value for key, value in table.items() if value != {}}
 
 
@@ -127,7 +136,8 @@ def curve_name(attack: str, eps: float) -> str:
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by its name or the path of a .toml file, with ``key=value`` changes applied."""
-    return read(source.changed(name, changes), name)
+    call = join([name, *(word for change in changes for word in ("--set", change))])
+    return replace(read(source.changed(name, changes), name), call=call)
 
 
 def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe:
@@ -173,7 +183,7 @@ _NEEDS = {
 
 def _check_tables(table: Table, where: str) -> None:
     """Refuse unknown tables, and tables without another table that they need."""
-    known = {field.name for field in fields(Recipe)} - {"awaited"} | {"train", "craft"}
+    known = {field.name for field in fields(Recipe)} - {"awaited", "call"} | {"train", "craft"}
     for key in table:
         if key not in known:
             raise ValueError(unknown(f"key {key!r} in {where}", key, known))

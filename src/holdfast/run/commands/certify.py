@@ -45,4 +45,4 @@ def certify(
         for row in chosen:
             study.prepare(session, [row])
             study.evaluate(session, [row])
-    write_report(loaded, session.out, changes, markdown)
+    write_report(loaded, session.out, markdown)
