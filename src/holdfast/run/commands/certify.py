@@ -32,9 +32,10 @@ def certify(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Certify radii for the nearest neighbors of [metrics] and, with [certificates], for networks; resumable.
+    """Learn metrics and certify radii for their nearest neighbors, and for networks; run again to resume.
 
-    Metrics are learned first, and networks are trained and attacked where that is still to do: their records hold both.
+    Networks are certified if the recipe has a table of certificates. They are trained first where that is still to do,
+    and attacked too, because their records hold both.
     """
     from holdfast.run import study
     from holdfast.run.report import write_report
