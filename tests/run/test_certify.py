@@ -94,7 +94,7 @@ def test_records_hold_the_certificates(tmp_path: Path, digits: Any) -> None:
             np.testing.assert_array_equal(records.columns["label"], found.label)
             np.testing.assert_allclose(records.columns["radius:l2:neighbors"], found.radius, rtol=1e-9)
             np.testing.assert_allclose(records.columns["upper:l2:neighbors"], found.upper, rtol=1e-9)
-            assert records.facts["certifier"]["k"] == k
+            assert records.certificates["neighbors"]["settings"]["k"] == k
     assert [group for group, _ in made.certified()] == ["K = 1", "K = 3"]
     assert (tmp_path / "report.html").is_file()
 

@@ -74,13 +74,14 @@ def test_list_shows_options_of_models_and_heads(call: Any) -> None:
     assert "Options: scale = 10.0, margin = 0.2, feature_norm = true," in plain(call("list", "heads").out)
 
 
-@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "learners", "data", "recipes"])
+@pytest.mark.parametrize("kind", ["attacks", "methods", "certifiers", "models", "heads", "learners", "data", "recipes"])
 def test_list_describes_every_member(call: Any, kind: str) -> None:
     from holdfast import data
 
     names = {
         "attacks": kinds.names("attack"),
         "methods": kinds.names("method"),
+        "certifiers": kinds.names("certifier"),
         "models": kinds.names("encoder"),
         "heads": kinds.names("head"),
         "data": data.names(),

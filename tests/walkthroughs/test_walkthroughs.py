@@ -1,6 +1,6 @@
 """The files that CONTRIBUTING.md prints pass the checks of their kind in a copy of the repository.
 
-The copy gets the added files and no other edit, which also shows that a new attack or method is one file.
+The copy gets the added files and no other edit, which also shows that a new attack, method or certifier is one file.
 """
 
 import os
@@ -10,9 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from holdfast.records.records import Records
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python\n# (\S+\.py)\n(.*?)```", TEXT, re.DOTALL))
+(RECIPE,) = re.findall(r"```toml\n# lipschitz.toml\n(.*?)```", TEXT, re.DOTALL)
 # not printed: a method that crafts nothing but draws random numbers must pass the same checks
 OTHERS = {
     "src/holdfast/methods/noise_augmented.py": '''"""Training on noisy samples."""
@@ -45,6 +48,7 @@ class NoiseAugmented:
 ADDED = FILES | OTHERS
 CHECKS = {
     "src/holdfast/attacks": "tests/attacks/test_attack_members.py",
+    "src/holdfast/certify": "tests/certify/test_certifier_members.py",
     "src/holdfast/methods": "tests/methods/test_method_members.py",
 }
 
@@ -76,11 +80,12 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_attacks_a_method_and_a_section_have_a_walk_through() -> None:
+def test_attacks_a_certifier_a_method_and_a_section_have_a_walk_through() -> None:
     assert sorted(kind(name) for name in FILES if name.startswith("src/")) == [
         "src/holdfast/attacks",
         "src/holdfast/attacks",
         "src/holdfast/attacks",
+        "src/holdfast/certify",
         "src/holdfast/methods",
         "src/holdfast/report/sections",
     ]
@@ -100,6 +105,17 @@ def test_printed_files_pass_the_checks_of_their_kind(tmp_path: Path) -> None:
         assert len(re.findall(f"^{tests}", out, re.MULTILINE)) >= (10 if kind(name) in CHECKS else 1), name
 
 
+def test_the_printed_recipe_names_the_printed_certifier(tmp_path: Path) -> None:
+    copy_with_added_files(tmp_path)
+    (tmp_path / "lipschitz.toml").write_text(RECIPE, encoding="utf-8")
+    left_out = [*(f"methods.{name}" for name in ("AT", "ALP", "TLA")), "attacks.transfer"]
+    small = ["seeds=[0]", "train.epochs=1", "evaluate.eps=[]", *(f"{name}=false" for name in left_out)]
+    run(tmp_path, "holdfast", "run", "lipschitz.toml", "--out", "out", *(w for one in small for w in ("--set", one)))
+    found = Records.load(tmp_path / "out" / "plain" / "seed-0" / "records")
+    assert {"radius:l2:Lipschitz", "upper:l2:Lipschitz"} <= set(found.columns)
+    assert found.certificates["Lipschitz"]["settings"] == {"name": "lipschitz", "slack": 1e-5}
+
+
 def test_printed_files_are_formatted_and_pass_the_linter(tmp_path: Path) -> None:
     copy_with_added_files(tmp_path)
     run(tmp_path, "ruff", "check", "--no-cache", *ADDED)
@@ -107,6 +123,8 @@ def test_printed_files_are_formatted_and_pass_the_linter(tmp_path: Path) -> None
 
 
 def test_files_and_folders_named_in_the_text_exist() -> None:
-    named = set(re.findall(r"`((?:src|tests|docs|attacks|methods|report)/[\w/]+(?:\.py)?)/?`", TEXT))
+    named = set(
+        re.findall(r"`((?:src|tests|docs|attacks|methods|certify|crafting|evaluation|report)/[\w/]+(?:\.py)?)/?`", TEXT)
+    )
     assert len(named) > 5
     assert [name for name in named if not any((ROOT / top / name).exists() for top in ("", "src/holdfast"))] == []

@@ -137,8 +137,8 @@ def _folders(recipe: Recipe, out: Path, row: Row) -> list[tuple[str, Path]]:
 
 
 _DECISIVE = {
-    "methods": ("data", "model", "threat", "validate", "attacks", "evaluate", "arithmetic", "crafting"),
-    "models": ("data", "threat", "attacks", "evaluate", "arithmetic", "crafting"),
+    "methods": ("data", "model", "threat", "validate", "attacks", "certificates", "evaluate", "arithmetic", "crafting"),
+    "models": ("data", "threat", "attacks", "certificates", "evaluate", "arithmetic", "crafting"),
     "metrics": ("data",),
 }
 """The tables of a recipe that decide the records of a row, beside its own."""
