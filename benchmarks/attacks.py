@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name, words in (  # the last one counts, so that `make bench ARGS=--full` need not take --quick away
         ("quick", "within ten minutes (the default); measures everything anew"),
-        ("full", "within two hours; called again, it goes on with what is missing"),
+        ("full", "within two hours; called again, it continues with what is missing"),
         ("tiny", "a minute or so, only to see that it works: the numbers mean nothing"),
     ):
         parser.add_argument(f"--{name}", dest="budget", action="store_const", const=name, default="quick", help=words)

@@ -5,7 +5,7 @@ python benchmarks/methods.py [--tiny] [--only FIGURE] [--out DIR] [--threads N]
 
 from bench.budgets import FULL, TINY
 from bench.command import arguments, measured
-from bench.defences import sphere, steps
+from bench.defenses import sphere, steps
 from bench.peers import Field
 from bench.subjects import Bench
 

@@ -16,10 +16,10 @@ def encoded(pixels, format="PNG", mode=None):
     return stream.getvalue()
 
 
-def flat(colour, size=(4, 3), format="PNG", mode=None):
-    """An image of one colour; ``size`` is (width, height)."""
-    shape = (*size[::-1], len(colour)) if isinstance(colour, tuple) else size[::-1]
-    return encoded(np.broadcast_to(np.array(colour), shape), format, mode)
+def flat(color, size=(4, 3), format="PNG", mode=None):
+    """An image of one color; ``size`` is (width, height)."""
+    shape = (*size[::-1], len(color)) if isinstance(color, tuple) else size[::-1]
+    return encoded(np.broadcast_to(np.array(color), shape), format, mode)
 
 
 def bomb(width, height):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -215,6 +216,23 @@ def test_every_recipe_is_on_the_page_of_recipes() -> None:
 def written() -> list[Path]:
     """Every page of the repository."""
     return [page for folder in ("docs/**", ".", "benchmarks") for page in sorted(ROOT.glob(f"{folder}/*.md"))]
+
+
+def printed(page: Path) -> list[list[str]]:
+    """The words of every holdfast command of a page that has arguments: in blocks for a shell and in the text."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    lines += [" ".join(code.split()) for code in re.findall(r"`(holdfast [^`]+)`", prose)]
+    words = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("holdfast ")]
+    return [one for one in words if len(one) > 1 and one[0] != "COMMAND"]
+
+
+@pytest.mark.parametrize("page", written(), ids=lambda page: page.name)
+def test_commands_of_a_page_have_the_arguments_that_they_need(page: Path) -> None:
+    group: Any = typer.main.get_command(app)
+    for name, *arguments in printed(page):
+        group.commands[name].make_context(name, arguments)  # raises if one is missing or unknown
 
 
 @pytest.mark.parametrize("page", written(), ids=lambda page: page.name)

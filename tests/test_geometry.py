@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize
@@ -191,6 +191,29 @@ def test_float32_tables_with_large_numbers_stay_contained(norm: Norm, size: floa
         threat = Threat(norm, eps, -inf, inf)
         assert threat.contains(threat.project(x + rng.normal(x), x), x).all()
         assert threat.contains(threat.sample(x, rng), x).all()
+
+
+@convex_norm
+@given(
+    size=st.floats(-30, 38.4).map(lambda exponent: 10**exponent),
+    eps=st.sampled_from([1e-3, 0.3, 2.5, 1e6, inf]),
+    box=st.sampled_from([(0.0, 1.0), (-2.0, inf), (-inf, inf), (-3e38, 3e38)]),
+    seed=st.integers(0, 2**32),
+)
+@example(size=3e38, eps=inf, box=(-inf, inf), seed=0)
+@example(size=3e38, eps=2.5, box=(0.0, 1.0), seed=0)
+def test_float32_perturbations_of_every_magnitude_are_projected_as_in_float64(
+    norm: Norm, size: float, eps: float, box: tuple[float, float], seed: int
+) -> None:
+    """The squares of numbers above 1e19 and the sums of numbers near 3e38 overflow in float32."""
+    rng, threat = Rng(seed), Threat(norm, eps, *box)
+    x = rng.fork("x").uniform(torch.empty(8, 6))
+    z = x + (size * rng.fork("z").normal(x).double()).clamp(-3.4e38, 3.4e38).float()
+    found, exact = threat.project(z, x), threat.project(z.double(), x.double())
+    assert threat.contains(found, x).all()
+    if norm.name == "l1" and size > 1e3 * eps:  # all but the largest coordinates cancel
+        return
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4 * min(eps, size) + 1e-7)
 
 
 half = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=lambda dtype: str(dtype)[6:])

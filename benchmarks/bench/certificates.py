@@ -1,4 +1,4 @@
-"""Exact certificates of nearest neighbours: seconds for each input beside those of the authors' released code."""
+"""Exact certificates of nearest neighbors: seconds for each input beside those of the authors' released code."""
 
 import os
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ Perturbations are (b, ...) tensors, lengths are (b,).
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import frexp, isfinite
 
 import torch
 from torch import Tensor
@@ -91,12 +91,14 @@ class L2:
         v, lo, hi = _flat(d), _flat(low.expand_as(d)), _flat(high.expand_as(d))
         bound = torch.where(v < 0, lo, hi)
         r = _column(radius, v)
-        t = _largest_scale(v, r)
+        shrink = _overflow_scale(v)
+        v, most = shrink * v, 1 / shrink
+        t = _largest_scale(v, r, most)
         while True:
             clipped = t * v.abs() >= bound.abs()
             used = torch.linalg.vector_norm(torch.where(clipped, bound, 0.0), dim=1, keepdim=True)
             remaining = (r - used).clamp_min(0).sqrt() * (r + used).sqrt()
-            grown = torch.maximum(t, _largest_scale(torch.where(clipped, 0.0, v), remaining))
+            grown = torch.maximum(t, _largest_scale(torch.where(clipped, 0.0, v), remaining, most))
             if not (grown > t).any():
                 break
             t = grown
@@ -115,10 +117,17 @@ class L2:
         return direction * _column(u ** (1 / max(1, like[:1].numel())) * radius.to(like), like)
 
 
-def _largest_scale(v: Tensor, radius: Tensor) -> Tensor:
-    """Return the largest t <= 1, (b, 1), such that t·v is no longer than the radius."""
+def _largest_scale(v: Tensor, radius: Tensor, most: Tensor) -> Tensor:
+    """Return the largest t <= most, (b, 1), such that t·v is no longer than the radius."""
     length = torch.linalg.vector_norm(v, dim=1, keepdim=True)
-    return torch.where(length > radius, radius / length.clamp_min(torch.finfo(v.dtype).tiny), 1.0)
+    return torch.where(most * length > radius, radius / length.clamp_min(torch.finfo(v.dtype).tiny), most)
+
+
+def _overflow_scale(v: Tensor) -> Tensor:
+    """Return 1, or a small power of two where the squares of a row overflow, (b, 1)."""
+    length = torch.linalg.vector_norm(v, dim=1, keepdim=True)
+    exponent = frexp(torch.finfo(v.dtype).max)[1]
+    return torch.where(length.isinf(), 2.0 ** (-3 * exponent // 4), torch.ones_like(length))
 
 
 @dataclass(frozen=True)
@@ -152,11 +161,12 @@ class L1:
         gaps = breakpoints[:, :-1] - breakpoints[:, 1:]
         length = torch.cat([torch.zeros_like(r), (slope[:, :-1] * gaps).cumsum(1)], 1)
         piece = (length <= r).sum(1, keepdim=True) - 1
-        rest = (r - length.gather(1, piece)) / slope.gather(1, piece).clamp_min(1)
+        largest = torch.finfo(v.dtype).max  # sums may overflow
+        rest = (r - length.gather(1, piece).clamp_max(largest)) / slope.gather(1, piece).clamp_min(1)
         threshold = (breakpoints.gather(1, piece) - rest).clamp_min(0)
         shrunk = torch.minimum((size - threshold).clamp_min(0), cap)
         # far outside the ball, |d| - threshold cancels and the result may be longer than the radius
-        fit = r / shrunk.sum(1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+        fit = r / shrunk.sum(1, keepdim=True).clamp(torch.finfo(v.dtype).tiny, largest)
         return (shrunk * fit.clamp_max(1) * v.sign()).reshape(d.shape)
 
     def steepest(self, grad: Tensor) -> Tensor:

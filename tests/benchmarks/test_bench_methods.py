@@ -6,7 +6,7 @@ from math import exp, log
 
 import pytest
 import torch
-from bench import defences
+from bench import defenses
 from bench.passes import counted, predicted
 from bench.subjects import Subject
 from hypothesis import given
@@ -36,7 +36,7 @@ EXPECTED = {
 
 @pytest.fixture
 def chosen():
-    return defences.methods(Subject("toy", "mlp", 0.1, 2, (6,), ("toy",)), 4)
+    return defenses.methods(Subject("toy", "mlp", 0.1, 2, (6,), ("toy",)), 4)
 
 
 @pytest.fixture
@@ -75,15 +75,15 @@ def test_a_prediction_is_passes_at_their_price_and_one_update() -> None:
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=20), st.floats(0.1, 10))
 def test_the_bound_is_above_the_geometric_mean_and_scales(ratios: list[float], factor: float) -> None:
-    middle, most = defences.upper(ratios)
+    middle, most = defenses.upper(ratios)
     assert middle == pytest.approx(exp(sum(map(log, ratios)) / len(ratios)))
     assert most >= middle * (1 - 1e-12)
-    assert defences.upper([factor * ratio for ratio in ratios]) == pytest.approx((factor * middle, factor * most))
+    assert defenses.upper([factor * ratio for ratio in ratios]) == pytest.approx((factor * middle, factor * most))
 
 
 def test_the_bound_holds_as_often_as_it_says(rng: Rng) -> None:
     draws = 0.05 * rng.normal(torch.empty(400, 30, dtype=torch.float64))
-    held = sum(defences.upper(row.exp().tolist())[1] >= 1 for row in draws)
+    held = sum(defenses.upper(row.exp().tolist())[1] >= 1 for row in draws)
     assert 0.91 <= held / 400 <= 0.98
 
 

@@ -1,12 +1,14 @@
 """Unusual models are attacked as strongly as by a plain loop: what a fast form would miss is called as it is."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from holdfast import PGD, LInf, Rng, Threat, arithmetic
@@ -67,6 +69,53 @@ def test_wrappers_that_do_more_than_wrap_are_called(name: str) -> None:
     x, _ = images()
     with crafting(model, Rng(0)) as view:
         assert torch.allclose(view(x), -net()(x), atol=1e-5)
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this build of torch has no torch.distributed with gloo")
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("hook", [False, True])
+def test_distributed_data_parallel_is_unwrapped_unless_it_has_hooks(hook: bool) -> None:
+    model, (x, y) = net(), images()
+    wrapper = DistributedDataParallel(model)
+    if hook:
+        hooked(wrapper)
+    assert unwrapped(wrapper) is (wrapper if hook else model)
+    with crafting(wrapper, Rng(0)) as view:
+        assert torch.allclose(view(x), -net()(x) if hook else net()(x), atol=1e-5)
+    attack = PGD(threat=Threat(LInf(), 0.1), steps=3, keep="last")
+    with using("module"):
+        expected = attack(wrapper, x, y, rng=Rng(0))
+    assert torch.allclose(attack(wrapper, x, y, rng=Rng(0)), expected, atol=1e-6)
+
+
+HOOKS: dict[str, Callable[[nn.Module], object]] = {
+    "forward": lambda m: m.register_forward_hook(lambda _module, _args, out: -out),
+    "forward_pre": lambda m: m.register_forward_pre_hook(lambda _module, args: (1 - args[0],)),
+    "full_backward": lambda m: m.register_full_backward_hook(lambda _module, grads, _out: (-grads[0],)),
+    "full_backward_pre": lambda m: m.register_full_backward_pre_hook(lambda _module, grads: (-grads[0],)),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_of_every_kind_on_an_averaged_model_take_effect(kind: str) -> None:
+    model, (x, y) = AveragedModel(net()).eval(), images()
+    attack = PGD(threat=Threat(LInf(), 0.1), steps=3, start="clean", keep="last")
+    without = attack(model, x, y, rng=Rng(0))
+    HOOKS[kind](model)
+    assert unwrapped(model) is model
+    with using("module"):
+        expected = attack(model, x, y, rng=Rng(0))
+    assert not torch.allclose(expected, without, atol=1e-3)
+    assert torch.allclose(attack(model, x, y, rng=Rng(0)), expected, atol=1e-6)
 
 
 def test_plain_wrappers_are_looked_into() -> None:

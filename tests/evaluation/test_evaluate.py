@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
-from holdfast.contracts import Cost, Rows, Watch
+from holdfast.contracts import Certificate, Cost, Rows, Watch
 from holdfast.data import DataSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
 from holdfast.evaluation.measurements import Attacked, Certified, Clean
@@ -405,6 +405,35 @@ def test_tick_counts_parts(tmp_path: Path) -> None:
     reported: list[tuple[int, int, str]] = []
     run(tmp_path, measured({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
     assert reported == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Certifies the label 0 with a random radius, and abstains where the mean of the pixels is below 0.2."""
+
+    norm = LInf()
+
+    def __call__(self, x: Tensor, *, rng: Rng) -> Certificate:
+        abstains = x.flatten(1).mean(1) < 0.2
+        return Certificate(-abstains.long(), rng.uniform(x[:, 0, 0, 0]), torch.full((len(x),), 2.0))
+
+
+def test_certificates_count_for_the_prediction_and_do_not_depend_on_the_shard(tmp_path: Path) -> None:
+    """The fourth sample abstains, and the fifth is predicted as class 1."""
+    found = []
+    for shard in (None, 1, 5):
+        todo: Any = [Certified(name=n, certifier=Proof(), recipe={"n": n}, shard=shard) for n in ("a", "b")]
+        found.append(run(tmp_path / str(shard), todo))
+    radius, upper = (found[0].columns[f"{kind}:linf:a"] for kind in ("radius", "upper"))
+    assert (radius > 0).tolist() == [True, True, True, False, False, True]
+    assert upper.tolist() == [2.0, 2.0, 2.0, np.inf, np.inf, 2.0]
+    assert len(set(radius.tolist())) == 5
+    for other in found[1:]:
+        assert other.columns["radius:linf:a"].tolist() == radius.tolist()
+    assert {name: facts["settings"] for name, facts in found[0].certificates.items()} == {
+        "a": {"n": "a"},
+        "b": {"n": "b"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast.attacks.pgd import PGD
-from holdfast.contracts import Needs
+from holdfast.contracts import Needs, Norm
+from holdfast.geometry import L2, LInf
 from holdfast.losses.classification import cross_entropy, logit_difference
 from holdfast.recipes import kinds
 from holdfast.recipes.build import (
@@ -89,6 +90,21 @@ def test_threats_are_built_from_text_and_tables() -> None:
     for text in ("linf", "linf:1:2", "linf:1:2:3:4", ""):
         with pytest.raises(ValueError, match=r"t is .* but has the form norm:eps or norm:eps:low:high"):
             build_threat(text, "t")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A field that is a norm."""
+
+    norm: Norm = L2()  # noqa: RUF009 - a frozen value
+
+
+def test_norms_are_built_from_their_name() -> None:
+    assert build(Measured, {}, "m").norm == L2()
+    assert build(Measured, {"norm": "LInf"}, "m").norm == LInf()
+    assert table_of(Measured(norm=LInf())) == {"norm": "linf"}
+    with pytest.raises(ValueError, match=r"^unknown norm 'l3' in m\.norm; did you mean"):
+        build(Measured, {"norm": "l3"}, "m")
 
 
 def test_eps_of_an_attack_keeps_norm_and_box_of_the_threat() -> None:

@@ -294,6 +294,17 @@ def test_records_are_immutable() -> None:
         records.columns["y"] = np.zeros(1)
 
 
+def test_certificates_of_older_records_are_read() -> None:
+    columns = {"index": np.arange(2), "y": np.arange(2), "label": np.arange(2), "radius:l2:neighbors": np.ones(2)}
+    older = {"name": "neighbors", "k": 3, "norm": "l2", "seconds": 2.0}
+    newer = {"neighbors": {"norm": "l2", "seconds": 2.0, "settings": {"k": 3}}}
+    for facts in ({"certifier": older}, {"certificates": newer}):
+        found = Records(columns, facts)
+        assert found.certificates["neighbors"]["norm"] == "l2"
+        assert found.spend()["certificate neighbors"].seconds == 2.0
+    assert not Records(columns).certificates
+
+
 def test_spend_lists_the_cost_of_every_stage(study) -> None:
     spend = study.runs[0].records.spend()
     assert list(spend) == ["training", "clean", "PGD-40", "PGD-40 at 0.1", "FGSM", "PGD-L2"]

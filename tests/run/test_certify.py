@@ -72,7 +72,7 @@ def certify(
     for row in chosen:
         study.prepare(opened, [row])
         study.evaluate(opened, [row])
-    write_report(recipe, out, [], None, table=False)
+    write_report(recipe, out, None, table=False)
     return study.study_of(recipe, out)
 
 
@@ -94,7 +94,7 @@ def test_records_hold_the_certificates(tmp_path: Path, digits: Any) -> None:
             np.testing.assert_array_equal(records.columns["label"], found.label)
             np.testing.assert_allclose(records.columns["radius:l2:neighbors"], found.radius, rtol=1e-9)
             np.testing.assert_allclose(records.columns["upper:l2:neighbors"], found.upper, rtol=1e-9)
-            assert records.facts["certifier"]["k"] == k
+            assert records.certificates["neighbors"]["settings"]["k"] == k
     assert [group for group, _ in made.certified()] == ["K = 1", "K = 3"]
     assert (tmp_path / "report.html").is_file()
 
@@ -148,6 +148,8 @@ def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:
         ('metrics={A="scalde"}', "did you mean 'scaled'"),
         ("metrics.Scaled.random_state=1", "unknown key 'random_state'"),
         ("metrics.Scaled.bye=1", "did you mean 'by'"),
+        ("metrics.Scaled.by='many'", "metrics.Scaled.by is 'many': input should be a valid number"),
+        ("metrics.Scaled.by=true", "metrics.Scaled.by is true: this key does not take true or false"),
         ("modle.encoder='mlp'", "unknown key 'modle'"),
     ],
 )
@@ -240,7 +242,7 @@ def test_report_rewrites_page_and_markdown_from_records(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
-    assert "holds no records to report; run `holdfast run arml-digits` first" in capsys.readouterr().err
+    assert "holds no records to report; run `holdfast run arml-digits --set" in capsys.readouterr().err
     certify(recipe(), tmp_path)
     page, fits = (tmp_path / "report.html").read_bytes(), Scaled.fits
     (tmp_path / "report.html").unlink()

@@ -74,13 +74,14 @@ def test_list_shows_options_of_models_and_heads(call: Any) -> None:
     assert "Options: scale = 10.0, margin = 0.2, feature_norm = true," in plain(call("list", "heads").out)
 
 
-@pytest.mark.parametrize("kind", ["attacks", "methods", "models", "heads", "learners", "data", "recipes"])
+@pytest.mark.parametrize("kind", ["attacks", "methods", "certifiers", "models", "heads", "learners", "data", "recipes"])
 def test_list_describes_every_member(call: Any, kind: str) -> None:
     from holdfast import data
 
     names = {
         "attacks": kinds.names("attack"),
         "methods": kinds.names("method"),
+        "certifiers": kinds.names("certifier"),
         "models": kinds.names("encoder"),
         "heads": kinds.names("head"),
         "data": data.names(),
@@ -136,6 +137,8 @@ def test_show_prints_a_recipe_that_loads_again(call: Any, name: str, tmp_path: P
         ),
         (["attack", "quickstart", "TLA", "MIM", "--save", "."], "--save names ., which is a folder"),
         (["evaluate", "quickstart"], "holds no finished model; train plain with seed 0 first"),
+        (["train", "arml-digits"], "recipe arml-digits has no [methods] section; use `holdfast certify arml-digits`"),
+        (["evaluate", "arml-digits"], "has no [methods] or [models] section; use `holdfast certify arml-digits`"),
         (["report", "quickstart"], "holds no records to report; run `holdfast run quickstart` first"),
         (["report", "quickstart", "--markdown", "no/x.md"], "--markdown names no/x.md, which lies in no"),
     ],
@@ -193,7 +196,7 @@ def test_ctrl_c_exits_with_code_130(
         patch.setattr(f"holdfast.{function}", stop)
         done = call("train", tiny, "--out", tmp_path / "out")
     assert done.code == 130
-    assert "holdfast: stopped; run the same command again to go on" in done.err
+    assert "holdfast: stopped; run the same command again to resume" in done.err
     assert "Traceback" not in done.err
 
 
@@ -341,7 +344,7 @@ def test_markdown_holds_the_numbers(call: Any, study: SimpleNamespace, tmp_path:
     assert call("report", study.recipe, "--out", study.out, "--markdown", path).code == 0
     text = path.read_text()
     assert "| Method |" in text
-    assert "`holdfast run tiny`" in text
+    assert f"`holdfast run {study.recipe}`" in text
     assert "Versions: " in text
 
 

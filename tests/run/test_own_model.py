@@ -104,7 +104,7 @@ def deaf():
     return Shouting(lambda x: x[:, 0, :3].sum(2).detach())
 
 
-def labelled():
+def labeled():
     from types import SimpleNamespace
 
     return Shouting(lambda x: SimpleNamespace(logits=x[:, 0, :3].sum(2)))
@@ -203,7 +203,7 @@ def test_own_model_has_the_same_numbers_as_the_recipe_model(
         {"weights": "w.safetensors"},
         {"model": "nets:Bright"},
         {"model": "nets:ready"},
-        {"model": "nets:labelled", "weights": None},
+        {"model": "nets:labeled", "weights": None},
     ],
 )
 def test_every_form_of_model_and_weights_is_accepted(user_folder: Path, call: Any, change: dict[str, Any]) -> None:

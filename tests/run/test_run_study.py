@@ -1,5 +1,7 @@
 """A whole study: training, attacks and report, none of them repeated by a second run."""
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,7 @@ from holdfast.run.report import write_report
 from holdfast.run.session import Session
 from holdfast.run.study import Row, evaluate, report_on, rows, study_of
 from holdfast.run.trained import Trained
-from tiny_study import TINY, same, table
+from tiny_study import TINY, one_sentence, same, table
 
 MODELS = [("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)]
 WEIGHTS = ("best.safetensors", "last.safetensors")
@@ -45,7 +47,7 @@ def evaluated(recipe: Recipe, out: Path, method: str, seed: int) -> Records:
 
 
 def report(recipe: Recipe, out: Path) -> Path:
-    write_report(recipe, out, [], None, table=False)
+    write_report(recipe, out, None, table=False)
     return out / "report.html"
 
 
@@ -113,7 +115,8 @@ def test_report_shows_finished_models(study: SimpleNamespace, recipe: Recipe) ->
     shutil.rmtree(study.out / "TLA" / "seed-1" / "records")
     assert [(run.name, run.seed) for run in report_on(recipe, study.out)] == MODELS[:3]
     shutil.rmtree(study.out)
-    with pytest.raises(FileNotFoundError, match="holds no records to report; run `holdfast run tiny` first"):
+    command = f"holdfast run {shlex.quote(recipe.call)} --out {shlex.quote(str(study.out))}"
+    with pytest.raises(FileNotFoundError, match=re.escape(f"holds no records to report; run `{command}` first")):
         report(recipe, study.out)
 
 
@@ -186,6 +189,18 @@ def test_records_of_other_settings_are_not_reported_under_this_recipe(
             report(other, study.out)
     else:
         assert report(other, study.out).is_file()
+
+
+def test_printed_commands_work_when_pasted(study: SimpleNamespace, call: Any) -> None:
+    """The recipe is a path with a space, records are not in the default folder, and a setting is changed."""
+    (folder := study.out.parent / "my recipes").mkdir()
+    recipe, numbers = study.recipe.rename(folder / "tiny.toml"), folder / "numbers.md"
+    message = one_sentence(call("report", recipe, "--out", study.out, "--set", "attacks.PGD-3.steps=1"), 2)
+    (command,) = re.findall("`(holdfast run .*)`", message)
+    assert call(*shlex.split(command)[1:], "--markdown", numbers).code == 0
+    made_by, written_by = re.findall("`(holdfast .*?)`", numbers.read_text())
+    for line in (made_by, written_by.replace("FILE", shlex.quote(str(numbers)))):
+        assert call(*shlex.split(line)[1:], "--out", study.out).code == 0
 
 
 def test_rows_are_selected_by_method_and_seed(recipe: Recipe) -> None:

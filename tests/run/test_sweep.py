@@ -137,7 +137,7 @@ def test_sweep_resumes_after_ctrl_c(recipe: Path, tmp_path: Path, call: Any, mon
         patch.setattr(sweep, "_train", stopped)
         done = call(*ask)
         assert done.code == 130
-        assert "run the same command again to go on" in done.err
+        assert "run the same command again to resume" in done.err
     assert call(*ask).code == 0
     assert outcomes(swept(recipe, tmp_path / "out", trials=2)) == outcomes(swept(recipe, tmp_path / "b", trials=2))
 

@@ -40,9 +40,9 @@ def evaluate(
     subject: Subject, samples: Split, measurements: Sequence[Measurement], settings: Settings, tick: Tick
 ) -> Records:
     """Measure a subject and save its records; parts that an earlier call finished are read, not computed again."""
-    shards = _shards(samples, settings)
+    shards = {size: _shards(samples, settings, size) for size in {None, *(one.shard for one in measurements)}}
     result = Result(facts={**subject.facts})
-    with _crafting(subject, shards[0], settings, result):
+    with _crafting(subject, shards[None][0], settings, result):
         parts = _parts(subject, shards, measurements, settings, tick)
     for measurement in measurements:
         measurement.collect(parts[measurement.name], samples, result)
@@ -53,9 +53,9 @@ def evaluate(
     return records
 
 
-def _shards(samples: Split, settings: Settings) -> list[Shard]:
+def _shards(samples: Split, settings: Settings, size: int | None) -> list[Shard]:
     rng = Rng(settings.seed).fork("evaluate")
-    pieces = torch.split(torch.arange(len(samples)), settings.shard)
+    pieces = torch.split(torch.arange(len(samples)), size or settings.shard)
     return [Shard(samples.take(which), number, rng, settings.device) for number, which in enumerate(pieces)]
 
 
@@ -74,17 +74,18 @@ def _crafting(subject: Subject, first: Shard, settings: Settings, result: Result
 
 
 def _parts(
-    subject: Subject, shards: Sequence[Shard], measurements: Sequence[Measurement], settings: Settings, tick: Tick
+    subject: Subject,
+    shards: Mapping[int | None, Sequence[Shard]],
+    measurements: Sequence[Measurement],
+    settings: Settings,
+    tick: Tick,
 ) -> dict[str, list[Part]]:
-    total, done = len(shards) * len(measurements), 0
-    parts: dict[str, list[Part]] = {}
-    for measurement in measurements:
-        parts[measurement.name] = []
-        for shard in shards:
-            before = {name: parts[name] for name in measurement.after}
-            parts[measurement.name].append(_part(subject, shard, measurement, settings, before))
-            done += 1
-            tick(done, total, measurement.name)
+    tasks = [(measurement, shard) for measurement in measurements for shard in shards[measurement.shard]]
+    parts: dict[str, list[Part]] = {measurement.name: [] for measurement in measurements}
+    for done, (measurement, shard) in enumerate(tasks, start=1):
+        before = {name: parts[name] for name in measurement.after}
+        parts[measurement.name].append(_part(subject, shard, measurement, settings, before))
+        tick(done, len(tasks), measurement.name)
     return parts
 
 

@@ -27,7 +27,11 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")  # memory addresses in the repr of a 
 
 
 class Own(nn.Module):
-    """A user's network after the normalization it was trained with; its errors are reported as errors of the model."""
+    """A user's network after the normalization it was trained with; its errors are reported as errors of the model.
+
+    Attacks and certifiers are given this module, not the network inside: it takes inputs in [0, 1] and returns what
+    ``network`` returns for ``normalize`` of them. Without a normalization ``normalize`` is ``nn.Identity()``.
+    """
 
     def __init__(self, network: nn.Module, normalize: nn.Module | None = None) -> None:
         super().__init__()

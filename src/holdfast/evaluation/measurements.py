@@ -59,7 +59,8 @@ class Measurement(Protocol):
     ``after`` names measurements that run before and whose parts of all shards ``measure`` is given. ``code`` names the
     folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the subject,
     the samples of the shard and the seed; ``depends_on`` adds what it reads from the parts of other shards. A stored
-    part that lacks one of ``arrays`` is computed again.
+    part that lacks one of ``arrays`` is computed again. ``shard`` is the
+    number of samples of a part, for measurements that come after no other; None: as the evaluation says.
     """
 
     @property
@@ -72,6 +73,8 @@ class Measurement(Protocol):
     def settings(self) -> Any: ...
     @property
     def arrays(self) -> frozenset[str]: ...
+    @property
+    def shard(self) -> int | None: ...
     def depends_on(self, shard: Shard, before: Before) -> Any: ...
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part: ...
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None: ...
@@ -94,6 +97,7 @@ class Clean(_OfItsShard):
     code = ("losses", "models", "crafting", "data", "evaluation", "certify")
     settings = None
     arrays = frozenset({"label", "forwards", "backwards"})
+    shard = None
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """The predicted labels."""
@@ -121,6 +125,7 @@ class Attacked(_OfItsShard):
     shown: bool = False
     code = ("losses", "models", "crafting", "data", "attacks", "evaluation")
     arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "margin", "outside"})
+    shard = None
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -200,15 +205,17 @@ class Attacked(_OfItsShard):
 class Certified(_OfItsShard):
     """The certified radius of every sample and the norm of the shortest verified adversarial perturbation.
 
-    The certifier is bound to its subject; ``recipe`` holds its settings.
+    The certifier is bound to its subject; ``recipe`` holds its settings. Where it abstains or certifies another label
+    than the subject predicts, the radius is 0 and no adversarial perturbation is known.
     """
 
     name: str
     certifier: Certifier
     recipe: Mapping[str, Any]
+    shard: int | None = None
     after = ()
     code = ("losses", "models", "crafting", "data", "certify", "evaluation")
-    arrays = frozenset({"radius", "upper"})
+    arrays = frozenset({"label", "radius", "upper"})
 
     @property
     def settings(self) -> Any:
@@ -217,16 +224,17 @@ class Certified(_OfItsShard):
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Certify a shard."""
-        certificate = self.certifier(shard.batch(subject.dtype).x, rng=shard.rng.fork("certify"))
-        return {name: getattr(certificate, name).cpu().numpy() for name in ("radius", "upper")}
+        batch = shard.batch(subject.dtype)
+        certificate = self.certifier(batch.x, rng=shard.rng.fork("certify").at(batch.index))
+        return {name: getattr(certificate, name).cpu().numpy() for name in self.arrays}
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns radius and upper, and the cost of certifying."""
-        norm = self.certifier.norm.name
-        for kind in ("radius", "upper"):
-            result.columns[f"{kind}:{norm}:{self.name}"] = joined(parts, kind)
-        cost = {"norm": norm, "seconds": sum(map(seconds, parts))}
-        result.facts["certifier"] = {"name": self.name, **self.recipe, **cost}
+        norm, same = self.certifier.norm.name, joined(parts, "label") == result.columns["label"]
+        for kind, otherwise in (("radius", 0.0), ("upper", np.inf)):
+            result.columns[column_name(kind, norm, self.name)] = np.where(same, joined(parts, kind), otherwise)
+        facts = {"norm": norm, "seconds": sum(map(seconds, parts)), "settings": dict(self.recipe)}
+        result.facts.setdefault("certificates", {})[self.name] = facts
 
 
 def network_of(subject: Subject) -> nn.Module:

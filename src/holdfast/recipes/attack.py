@@ -23,8 +23,8 @@ class TransferConfig:
         Transfer(source=nn.Identity(), attack=self.attack)  # raises before training if the attack cannot be transferred
 
 
-def named_attack(name: str, value: Any) -> dict[str, Any]:
-    """The table of an entry of [attacks]; without a ``name`` the entry's key is the name of the attack."""
+def entry_table(name: str, value: Any) -> dict[str, Any]:
+    """The table of an entry of [attacks] or [certificates]; without a ``name`` the entry's key is the name."""
     return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
 
 

@@ -18,7 +18,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
-from holdfast.contracts import Attack, Loss, Method
+from holdfast.contracts import Attack, Loss, Method, Norm
 from holdfast.geometry import NORMS, Threat
 from holdfast.members import unknown
 from holdfast.recipes import kinds
@@ -67,6 +67,8 @@ def convert(hint: Any, value: Any, where: str, given: Table) -> Any:
         return build_method(value, where, given.get("threat"), given.get("attack"))
     if Threat in options:
         return build_threat(value, where)
+    if Norm in options:
+        return build_norm(value, where)
     if any(option == Loss for option in options):
         return build_loss(value, where)
     for option in options:
@@ -112,10 +114,16 @@ def build_threat(value: Any, where: str) -> Threat:
         value = dict(zip(("norm", "eps", "low", "high"), parts, strict=False))
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} must be a table or a text such as 'linf:8/255' but is {value!r}")
-    name, numbers = str(value.get("norm", "")).lower(), {k: v for k, v in value.items() if k != "norm"}
+    norm, numbers = build_norm(value.get("norm", ""), where), {k: v for k, v in value.items() if k != "norm"}
+    return cast(Threat, build(Threat, numbers, where, {"norm": norm}))
+
+
+def build_norm(value: Any, where: str) -> Norm:
+    """A norm from its name."""
+    name = str(value).lower()
     if name not in NORMS:
         raise ValueError(unknown(f"norm {name!r} in {where}", name, NORMS))
-    return cast(Threat, build(Threat, numbers, where, {"norm": NORMS[name]}))
+    return NORMS[name]
 
 
 def build_attack(value: Any, where: str, threat: Threat | None) -> Attack:
@@ -166,6 +174,8 @@ def table_of(value: Any) -> Any:
     """The recipe form of a value: the table from which :func:`build` builds it again."""
     if isinstance(value, Threat):
         return {"norm": value.norm.name, "eps": value.eps, "low": value.low, "high": value.high}
+    if type(value) in [type(norm) for norm in NORMS.values()]:
+        return value.name
     if isinstance(value, partial):
         return {"name": value.func.__name__, **{k: table_of(v) for k, v in value.keywords.items()}}
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,27 +1,31 @@
-"""The tables [metrics] and [certify]: metrics learned for nearest neighbors, and how they are certified."""
+"""The tables [metrics], [certificates] and [certify]: metrics for nearest neighbors, and what is certified how."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
 from inspect import signature
 from math import inf
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
 
 from holdfast import members
+from holdfast.contracts import Certifier
 from holdfast.members import unknown
-from holdfast.recipes.build import section
+from holdfast.recipes.attack import entry_table
+from holdfast.recipes.build import build, member, scalar, section, table_of
 
 _SET_BY_RUN = ("random_state", "progress", "device")  # parameters of learners that recipes cannot set
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifyConfig:
-    """What is certified: ``samples`` test samples (None: all), for each number of neighbors in ``k``.
+    """What is certified: ``samples`` test samples (None: all). Tables show the robust error at ``radii``.
 
-    Tables show the robust error at ``radii``. ``near`` limits the points of the predicted class that the bound for
-    several votes considers (None: all), and ``box`` bounds adversarial examples (None: unbounded). Each stored part
-    holds ``shard`` samples.
+    The rest is for nearest neighbors: each number of neighbors in ``k``; ``near`` limits the points of the predicted
+    class that the bound for several votes considers (None: all), and ``box`` bounds adversarial examples (None:
+    unbounded). Each stored part holds ``shard`` samples.
     """
 
     samples: int | None = 1000
@@ -73,11 +77,13 @@ def read_metric(name: str, value: Any) -> MetricConfig:
     learner = str(table.pop("learner", name.lower()))
     if learner not in learners():
         raise ValueError(f"{where}: {unknown(f'learner {learner!r}', learner, learners())}")
-    settings = [key for key in signature(learners()[learner]).parameters if key not in _SET_BY_RUN]
+    known = signature(learners()[learner], eval_str=True).parameters
+    settings = {key: setting.annotation for key, setting in known.items() if key not in _SET_BY_RUN}
     for key in table:
         if key not in settings:
             raise ValueError(unknown(f"key {key!r} in {where}", key, settings))
-    return MetricConfig(learner=learner, settings=table)
+    values = {key: scalar(settings[key], item, f"{where}.{key}") for key, item in table.items()}
+    return MetricConfig(learner=learner, settings=values)
 
 
 @cache
@@ -86,3 +92,37 @@ def learners() -> Mapping[str, type]:
     folder = import_module("holdfast.learners")  # imports scikit-learn, which would slow down --help
     files = {name: members.classes(folder, name) for name in members.names(folder)}
     return {name: cls for name, classes in files.items() for cls in classes if hasattr(cls, "transform")}
+
+
+def read_certifier(name: str, value: Any) -> Certifier:
+    """A certifier of networks from its table, or from its name; :func:`bind` gives it its network."""
+    where = f"certificates.{name}"
+    table = entry_table(name.lower(), value)
+    cls = member("certifier", table.pop("name"), where)
+    if "model" not in [f.name for f in fields(cls)]:
+        raise ValueError(f"{where}: {cls.__name__} does not certify networks; use [metrics] for nearest neighbors")
+    return cast(Certifier, build(cls, table, where, {"model": nn.Identity()}))
+
+
+def bind(certifier: Certifier, model: nn.Module) -> Certifier:
+    """The certifier of a network, with the settings of the recipe."""
+    return cast(Certifier, replace(cast(Any, certifier), model=model))
+
+
+def certifier_table(certifier: Certifier) -> dict[str, Any]:
+    """A certifier of networks as a recipe writes it: without its network."""
+    return {key: value for key, value in table_of(certifier).items() if key != "model"}
+
+
+def check_certificates(
+    names: Iterable[str], certify: CertifyConfig, samples: int | None, taken: Container[str]
+) -> None:
+    """Refuse what the records of a network cannot hold: certificates of other samples, or named like an attack."""
+    if certify.samples != samples:
+        raise ValueError(
+            f"certify.samples is {certify.samples or 'all'} and evaluate.samples {samples or 'all'} but networks are "
+            "certified on the samples they are attacked on; give both the same number"
+        )
+    for name in names:
+        if name in taken:
+            raise ValueError(f"certificates.{name} has the name of another measurement of networks; rename it")

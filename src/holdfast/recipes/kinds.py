@@ -1,4 +1,4 @@
-"""What recipes can name: the attacks, methods, encoders, heads and losses of the package."""
+"""What recipes can name: the attacks, methods, certifiers, encoders, heads and losses of the package."""
 
 import inspect
 import pkgutil
@@ -7,6 +7,7 @@ from importlib import import_module
 from types import ModuleType
 
 import holdfast.attacks
+import holdfast.certify
 import holdfast.losses
 import holdfast.methods
 import holdfast.models.encoders
@@ -17,6 +18,7 @@ from holdfast.members import unknown
 FOLDERS: dict[str, ModuleType] = {
     "attack": holdfast.attacks,
     "method": holdfast.methods,
+    "certifier": holdfast.certify,
     "encoder": holdfast.models.encoders,
     "head": holdfast.models.heads,
 }
@@ -26,7 +28,7 @@ AWAITED = ("cw_l2", "deepfool", "jsma")
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind (attack, method, encoder, head)."""
+    """All names of a kind (attack, method, certifier, encoder, head)."""
     return members.names(FOLDERS[kind])
 
 
@@ -45,7 +47,7 @@ def awaited(name: str) -> bool:
 
 
 def name_of(value: object) -> str:
-    """The recipe name of an attack, a method or an encoder: the name of its file."""
+    """The recipe name of an attack, a method, a certifier or an encoder: the name of its file."""
     return type(value).__module__.rpartition(".")[2]
 
 

@@ -1,15 +1,18 @@
 """A recipe: everything a study needs, as TOML validated into frozen dataclasses.
 
 A recipe names a data set and what is measured on it. All other tables are optional: [methods] trains models, [models]
-names the user's own networks, [metrics] learns metrics for nearest neighbors, [attacks] and [certify] measure them.
+names the user's own networks, [metrics] learns metrics for nearest neighbors, [attacks], [certificates] and [certify]
+measure them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf
+from pathlib import Path
+from shlex import join
 from typing import Any, Literal, cast
 
-from holdfast.contracts import Attack, Method
+from holdfast.contracts import Attack, Certifier, Method
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
@@ -18,13 +21,20 @@ from holdfast.recipes import checks, kinds, source
 from holdfast.recipes.attack import (
     TransferConfig,
     crafting,
-    named_attack,
+    entry_table,
     read_attack,
     read_validation,
     with_crafting,
 )
 from holdfast.recipes.build import Table, build, build_attack, build_method, build_threat, scalar, section, table_of
-from holdfast.recipes.certify import CertifyConfig, MetricConfig, read_metric
+from holdfast.recipes.certify import (
+    CertifyConfig,
+    MetricConfig,
+    certifier_table,
+    check_certificates,
+    read_certifier,
+    read_metric,
+)
 from holdfast.recipes.model import ModelConfig, OwnModelConfig, read_model
 from holdfast.recipes.sweep import SweepConfig
 from holdfast.recipes.train import TrainConfig
@@ -90,6 +100,7 @@ class Recipe:
     metrics: Mapping[str, MetricConfig] = field(default_factory=dict)
     validate: Attack | None = None
     attacks: Mapping[str, Attack | TransferConfig] = field(default_factory=dict)
+    certificates: Mapping[str, Certifier] = field(default_factory=dict)  # of networks, before they have one
     evaluate: EvaluateConfig = EvaluateConfig()
     certify: CertifyConfig | None = None
     threads: int | None = None  # threads torch may use; small models are faster with one
@@ -97,10 +108,16 @@ class Recipe:
     crafting: Mode = "auto"  # "module": attacks call the model itself, not its fast form
     sweep: SweepConfig | None = None  # settings of `holdfast sweep`
     awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks that are not implemented yet: shown, not run
+    call: str = field(default="", compare=False)  # its name or path and its changes, as commands take them
 
     def __post_init__(self) -> None:
         if self.crafting == "module" and self.arithmetic == "bfloat16":
             raise ValueError('crafting = "module" calls the model itself, in float32; leave arithmetic out')
+
+    @property
+    def default_out(self) -> Path:
+        """The folder for results if none is given."""
+        return Path("runs") / self.name
 
     def model_of(self, method: str) -> ModelConfig:
         """The model that a method trains."""
@@ -115,8 +132,10 @@ class Recipe:
         for name, attack in self.attacks.items():
             if isinstance(attack, TransferConfig):
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
+        table["certificates"] = {name: certifier_table(certifier) for name, certifier in self.certificates.items()}
         table["metrics"] = {name: metric.table() for name, metric in self.metrics.items()}
         table["attacks"].update(table.pop("awaited"))
+        del table["call"]
         return {key: value for key, value in table.items() if value != {}}
 
 
@@ -127,7 +146,8 @@ def curve_name(attack: str, eps: float) -> str:
 
 def load(name: str, changes: Sequence[str] = ()) -> Recipe:
     """A recipe by its name or the path of a .toml file, with ``key=value`` changes applied."""
-    return read(source.changed(name, changes), name)
+    call = join([name, *(word for change in changes for word in ("--set", change))])
+    return replace(read(source.changed(name, changes), name), call=call)
 
 
 def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe:
@@ -151,6 +171,7 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
         validate=None if threat is None else read_validation(table.get("validate") or {}, threat),
         attacks=attacks,
         awaited=awaited,
+        certificates={n: read_certifier(n, value) for n, value in _named(table, "certificates").items()},
         evaluate=build(EvaluateConfig, table.get("evaluate", {}), "evaluate"),
         certify=None if table.get("certify") is None else build(CertifyConfig, table["certify"], "certify"),
         threads=checks.threads(scalar(int | None, table.get("threads"), "threads")),
@@ -166,14 +187,15 @@ _NEEDS = {
     "methods": ("model", "threat", "attacks"),
     "models": ("threat", "attacks"),
     "metrics": ("certify",),
-    "certify": ("metrics",),
+    "certificates": ("certify", "methods or models"),
+    "certify": ("metrics or certificates",),
     "attacks": ("threat",),
 }
 
 
 def _check_tables(table: Table, where: str) -> None:
     """Refuse unknown tables, and tables without another table that they need."""
-    known = {field.name for field in fields(Recipe)} - {"awaited"} | {"train", "craft"}
+    known = {field.name for field in fields(Recipe)} - {"awaited", "call"} | {"train", "craft"}
     for key in table:
         if key not in known:
             raise ValueError(unknown(f"key {key!r} in {where}", key, known))
@@ -184,9 +206,9 @@ def _check_tables(table: Table, where: str) -> None:
             f"{where} needs a [methods] section (or [models] or [metrics]), so that there is something to do"
         )
     for key, needed in _NEEDS.items():
-        for other in needed:
-            if table.get(key) is not None and table.get(other) is None:
-                raise ValueError(f"{where} needs a [{other}] section")
+        for others in needed if table.get(key) is not None else ():
+            if all(table.get(other) is None for other in others.split(" or ")):
+                raise ValueError(f"{where} needs a [{others.replace(' or ', '] or [')}] section")
 
 
 def _named(table: Table, key: str, stored: bool = False) -> dict[str, Any]:
@@ -199,7 +221,7 @@ def _attacks(
     """The attacks of the evaluation, and those that are not implemented yet."""
     if threat is None or table.get("attacks") is None:
         return {}, {}
-    given = {name: named_attack(name, value) for name, value in _named(table, "attacks", stored).items()}
+    given = {name: entry_table(name, value) for name, value in _named(table, "attacks", stored).items()}
     awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
     for name, attack in awaited.items():
         build_threat(
@@ -234,6 +256,9 @@ def _check_references(recipe: Recipe) -> None:
     for name, attack in recipe.attacks.items():
         if isinstance(attack, TransferConfig):
             _check_transfer(name, attack, recipe)
+    if recipe.certify is not None and recipe.certificates:
+        curve = [] if evaluate.curve is None else [curve_name(evaluate.curve, eps) for eps in evaluate.eps]
+        check_certificates(recipe.certificates, recipe.certify, evaluate.samples, ["clean", *recipe.attacks, *curve])
     checks.different_rows(recipe.methods, recipe.models, recipe.metrics)
     if recipe.data.size is not None and (recipe.methods or recipe.metrics):
         raise ValueError("data.size is given but only the user's own [models] are evaluated on scaled images")

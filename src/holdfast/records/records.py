@@ -39,9 +39,11 @@ class Records:
 
     ``columns`` have equal length: ``index``, ``y``, ``label`` (the clean prediction) and, for each attack,
     ``fooled:<norm>:<name>``, ``distance:<norm>:<name>`` (nan where the point was outside the threat and does
-    not count) and ``label:<norm>:<name>``. ``facts`` are JSON values: model, method, seed, data, weights, recipe,
-    versions, commit, ``attacks`` (name to :class:`AttackFacts` as JSON), ``training`` and ``clean`` (costs).
-    ``arrays`` hold everything that is not a column, such as images.
+    not count) and ``label:<norm>:<name>``, and for each certificate ``radius:<norm>:<name>`` (0 where the prediction
+    is not certified) and ``upper:<norm>:<name>`` (inf where no adversarial example is known). ``facts`` are JSON
+    values: model, method, seed, data, weights, recipe, versions, commit, ``attacks`` (name to :class:`AttackFacts` as
+    JSON), ``certificates`` (name to norm, seconds and settings), ``training`` and ``clean`` (costs). ``arrays`` hold
+    everything that is not a column, such as images.
     """
 
     columns: Mapping[str, Array]
@@ -65,15 +67,22 @@ class Records:
         """The attacks that were run, by name."""
         return {name: AttackFacts.read(given) for name, given in self.facts.get("attacks", {}).items()}
 
+    @cached_property
+    def certificates(self) -> Mapping[str, Mapping[str, Any]]:
+        """The certificates that were computed, by name: norm, seconds and settings."""
+        older = self.facts.get("certifier")  # before there could be several: one, with its name and settings inside
+        return {**self.facts.get("certificates", {}), **({older.get("name", ""): older} if older else {})}
+
     @property
     def correct(self) -> Mask:
         """Mask of the samples that are classified correctly without an attack."""
         return np.asarray(self.columns["label"] == self.columns["y"])
 
     def spend(self) -> dict[str, Spend]:
-        """The cost of each stage: ``training`` and ``clean`` where known, then every attack by name."""
+        """The cost of each stage: ``training`` and ``clean`` where known, then every attack and certificate."""
         stages = {name: Spend.read(self.facts[name]) for name in ("training", "clean") if name in self.facts}
-        return stages | {name: attack.spend for name, attack in self.attacks.items()}
+        stages |= {name: attack.spend for name, attack in self.attacks.items()}
+        return stages | {f"certificate {name}".rstrip(): Spend.read(it) for name, it in self.certificates.items()}
 
     def fooled_within(self, name: str, eps: float) -> Mask:
         """Mask of the samples that the attack fools with a perturbation of norm at most ``eps``."""

@@ -1,28 +1,46 @@
-"""The attacks of a recipe as measurements of a network."""
+"""The attacks and certificates of a recipe as measurements of a network."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from holdfast.contracts import Attack
 from holdfast.evaluation.cascade import measurements_of, outputs_of
-from holdfast.evaluation.measurements import Attacked, Clean
+from holdfast.evaluation.measurements import Attacked, Certified, Clean, Measurement
 from holdfast.evaluation.subject import Subject
-from holdfast.recipes.schema import curve_name
+from holdfast.recipes.build import json_table
+from holdfast.recipes.certify import bind, certifier_table
+from holdfast.recipes.schema import Recipe, curve_name
 from holdfast.run.session import Evaluation, Session
 
 Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 """Attacks by name, each with the settings that are stored in records."""
 
 
-def attack_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
-    """The evaluation of a network: clean prediction, the attacks of the recipe, and its accuracy-vs-eps curve."""
-    config = session.recipe.evaluate
+def network_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
+    """The evaluation of a network: clean prediction, attacks, accuracy-vs-eps curve and certificates of the recipe."""
+    config, model = session.recipe.evaluate, subject.model
     samples = session.samples(config.samples)
     classes = outputs_of(subject, samples.batch(torch.arange(1), session.device).x)
-    measurements = attack_measurements(attacks, config.curve, config.eps, config.strip, classes=classes)
-    return Evaluation(subject, samples, [Clean(), *measurements], config.shard)
+    attacked = attack_measurements(attacks, config.curve, config.eps, config.strip, classes=classes)
+    measurements: list[Measurement] = [Clean(), *attacked]
+    measurements += [] if model is None else certificate_measurements(session.recipe, model)
+    return Evaluation(subject, samples, measurements, config.shard)
+
+
+def certificate_measurements(recipe: Recipe, model: nn.Module) -> list[Certified]:
+    """The certificates of a recipe; a certifier that cannot handle the network refuses it here, before any work."""
+    found = []
+    for name, certifier in recipe.certificates.items():
+        try:
+            bound = bind(certifier, model)
+        except ValueError as error:
+            raise ValueError(f"certificates.{name}: {error}") from error
+        shard = None if recipe.certify is None else recipe.certify.shard
+        found.append(Certified(name=name, certifier=bound, recipe=json_table(certifier_table(certifier)), shard=shard))
+    return found
 
 
 def attack_measurements(

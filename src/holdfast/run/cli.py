@@ -20,19 +20,21 @@ from holdfast.run.commands.train import train
 BAD_INPUT, FAILED, STOPPED = 2, 1, 130
 
 app = typer.Typer(
-    help="Train classifiers whose representation holds still under attack, and show honestly whether it does.\n\n"
+    help="Train, attack, measure and certify classifiers under adversarial perturbations.\n\n"
     "Start with `holdfast run quickstart`. Every command takes a RECIPE: a name from `holdfast list recipes` or the "
-    "path of a .toml file; `holdfast show RECIPE` prints it with every default written out and --set changes it.",
+    "path of a .toml file; `holdfast show RECIPE` prints it with every default filled in, and --set changes it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted (run again to go on).",
+    epilog="Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted (run again to resume).",
 )
 
 
 @app.callback()
 def _main(
-    show: Annotated[bool, typer.Option("--traceback", help="Show where an error came from, for bug reports.")] = False,
+    show: Annotated[
+        bool, typer.Option("--traceback", help="Print the traceback of an error, for bug reports.")
+    ] = False,
 ) -> None:
     os.environ["HOLDFAST_TRACEBACK"] = "1" if show else os.environ.get("HOLDFAST_TRACEBACK", "")
 
@@ -48,7 +50,7 @@ def main() -> None:
         app()
     except SystemExit as end:  # raised by typer, which has printed its message
         if end.code == STOPPED:
-            _print("stopped; run the same command again to go on")
+            _print("stopped; run the same command again to resume")
         raise
     except (ValueError, KeyError, FileNotFoundError) as error:
         _fail(error, BAD_INPUT)

@@ -20,7 +20,7 @@ from holdfast.recipes.build import json_table
 from holdfast.recipes.model import OwnModelConfig
 from holdfast.records.atomic import write_text
 from holdfast.records.files import read_json
-from holdfast.run.attack_measurements import attack_evaluation
+from holdfast.run.attack_measurements import network_evaluation
 from holdfast.run.session import Evaluation, Session
 
 
@@ -59,7 +59,7 @@ class OwnModels:
             weights_facts = {"kept": None if weights is None else weights.name, "digest": identified["weights"]}
             facts = session.facts(name, "own", seed, weights_facts) | {"identity": identified}
             subject = network(model, name=name, seed=seed, digest=digest, folder=folder, facts=facts)
-            yield attack_evaluation(session, subject, self._attacks())
+            yield network_evaluation(session, subject, self._attacks())
 
     def _check_folder(self) -> None:
         """Refuse a folder that holds only other results, whose page would be overwritten."""

@@ -1,7 +1,5 @@
 """Writes the report of a study: tables on the terminal, the page, and Markdown."""
 
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.recipes.schema import Recipe
@@ -13,13 +11,13 @@ from holdfast.report.text import text_table
 from holdfast.run.study import study_of
 
 
-def write_report(recipe: Recipe, out: Path, changes: Sequence[str], markdown: Path | None, table: bool = True) -> None:
+def write_report(recipe: Recipe, out: Path, markdown: Path | None, table: bool = True) -> None:
     """Print the tables of a study and write its page, and its numbers as Markdown if a file is given."""
     study = study_of(recipe, out)
     if table:
         print(text_table(study))
     if markdown is not None:
-        call = recipe.name + "".join(f" --set {shlex.quote(change)}" for change in changes)
+        call = recipe.call or recipe.name
         run, report = f"holdfast run {call}", f"holdfast report {call} --markdown FILE"
         write_text(markdown, markdown_text(study, run, report))
     path = out / "report.html"

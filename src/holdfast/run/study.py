@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 from holdfast.members import unknown
@@ -40,6 +41,8 @@ def rows(recipe: Recipe, tables: Iterable[str] = TABLES, name: str | None = None
     """The classifiers of these tables of a recipe: all, or those of one name or seed."""
     seeds = {"methods": recipe.seeds, "models": (recipe.evaluate.seed,), "metrics": recipe.seeds}
     known = {table: list(getattr(recipe, table)) for table in tables}
+    if not any(known.values()):
+        raise ValueError(_nothing(recipe, known))
     if name is not None and not any(name in names for names in known.values()):
         kind = next(iter(known)).removesuffix("s")
         raise ValueError(unknown(f"{kind} {name!r}", name, [one for names in known.values() for one in names]))
@@ -48,6 +51,14 @@ def rows(recipe: Recipe, tables: Iterable[str] = TABLES, name: str | None = None
         raise ValueError(f"seed {seed} is not in the recipe ({listed}); add it with --set 'seeds=[...]'")
     every = [Row(table, one, s) for table, names in known.items() for one in names for s in seeds[table]]
     return [row for row in every if name in (None, row.name) and seed in (None, row.seed)]
+
+
+def _nothing(recipe: Recipe, tables: Iterable[str]) -> str:
+    """Says that a recipe has none of these tables, and which command takes those that it has."""
+    commands = {"methods": "run", "models": "evaluate", "metrics": "certify"}
+    command, there = next((command, table) for table, command in commands.items() if getattr(recipe, table))
+    sections, call = " or ".join(f"[{table}]" for table in tables), recipe.call or recipe.name
+    return f"recipe {recipe.name} has no {sections} section; use `holdfast {command} {call}` for its [{there}]"
 
 
 def source(session: Session, table: str) -> Source:
@@ -101,7 +112,7 @@ def report_on(recipe: Recipe, out: Path, besides: Iterable[Row] = ()) -> list[Ru
         for group, folder in _folders(recipe, out, row) if row not in besides else ():
             if (folder / "records" / "facts.json").is_file():
                 records = Records.load(folder / "records")
-                _check_settings(recipe, row, records, folder)
+                _check_settings(recipe, row, records, folder, out)
                 log = folder / "metrics.jsonl"
                 runs.append(
                     Run(
@@ -126,21 +137,27 @@ def _folders(recipe: Recipe, out: Path, row: Row) -> list[tuple[str, Path]]:
 
 
 _DECISIVE = {
-    "methods": ("data", "model", "threat", "validate", "attacks", "evaluate", "arithmetic", "crafting"),
-    "models": ("data", "threat", "attacks", "evaluate", "arithmetic", "crafting"),
+    "methods": ("data", "model", "threat", "validate", "attacks", "certificates", "evaluate", "arithmetic", "crafting"),
+    "models": ("data", "threat", "attacks", "certificates", "evaluate", "arithmetic", "crafting"),
     "metrics": ("data",),
 }
 """The tables of a recipe that decide the records of a row, beside its own."""
 
 
-def _check_settings(recipe: Recipe, row: Row, records: Records, folder: Path) -> None:
+def _check_settings(recipe: Recipe, row: Row, records: Records, folder: Path, out: Path) -> None:
     """Refuse to show records under a recipe that did not make them."""
     made = read_recipe(records.facts["recipe"], f"the recipe in {folder}")
     if _decisive(made, row) != _decisive(recipe, row):
         raise ValueError(
             f"{folder} holds records of other settings; give the --set changes they were made with, "
-            f"or evaluate again with `holdfast run {recipe.name}`"
+            f"or evaluate again with `{_command(recipe, out)}`"
         )
+
+
+def _command(recipe: Recipe, out: Path) -> str:
+    """The command that makes the records of a recipe under this folder."""
+    folder = "" if out == recipe.default_out else f" --out {quote(str(out))}"
+    return f"holdfast run {recipe.call or recipe.name}{folder}"
 
 
 def _decisive(recipe: Recipe, row: Row) -> Mapping[str, Any]:
@@ -155,7 +172,7 @@ def study_of(recipe: Recipe, out: Path) -> Study:
     """The records under a folder as one study."""
     runs = report_on(recipe, out)
     if not runs:
-        raise FileNotFoundError(f"{out} holds no records to report; run `holdfast run {recipe.name}` first")
+        raise FileNotFoundError(f"{out} holds no records to report; run `{_command(recipe, out)}` first")
     threat = recipe.threat
     return Study(
         name=recipe.name,

@@ -18,7 +18,7 @@ from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.records import snapshot
 from holdfast.records.files import read_json
-from holdfast.run.attack_measurements import attack_evaluation
+from holdfast.run.attack_measurements import certificate_measurements, network_evaluation
 from holdfast.run.session import Evaluation, Session
 from holdfast.training.job import Job
 from holdfast.training.loop import train
@@ -77,6 +77,8 @@ class Trained:
 
     def _rehearse(self, method: str, seed: int) -> None:
         session, starts = self.session, self._starts(method)
+        if session.recipe.certificates:
+            certificate_measurements(session.recipe, self._untrained(method, seed))
         untrained = starts and not self.job(starts[-1], seed).done
         start = session.recipe.model_of(starts[-1]) if untrained else None
         with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
@@ -122,19 +124,22 @@ class Trained:
         if not job.done:
             raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
         self._check_crafted(job)
-        data = session.training_data
-        job.check(data)  # records must name the settings that the weights were trained with
+        job.check(session.training_data)  # records must name the settings that the weights were trained with
         path = job.folder / f"{session.recipe.evaluate.weights}.safetensors"
         tensors, _ = snapshot.read(path)
         digest = snapshot.digest(tensors)
         if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != digest:
             raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
-        model = build_model(session.recipe.model_of(method), data.shape, len(data.classes), seed)
+        model = self._untrained(method, seed)
         snapshot.load_weights(model, tensors, path)
         return session.fabric.to_device(model).eval(), digest
 
+    def _untrained(self, method: str, seed: int) -> nn.Module:
+        data = self.session.training_data
+        return build_model(self.session.recipe.model_of(method), data.shape, len(data.classes), seed)
+
     def evaluations(self, method: str, seed: int) -> Iterator[Evaluation]:
-        """The evaluation of a trained model: the attacks of the recipe."""
+        """The evaluation of a trained model: the attacks and certificates of the recipe."""
         session, folder = self.session, folder_of(self.session.out, method, seed)
         model, digest = self.model(method, seed)
         weights = {"kept": session.recipe.evaluate.weights, "digest": digest}
@@ -143,7 +148,7 @@ class Trained:
         facts["training"] = trained
         subject = network(model, name=method, seed=seed, digest=digest, folder=folder, facts=facts)
         attacks = {name: self.attack(name, method, seed) for name in session.recipe.attacks}
-        yield attack_evaluation(session, subject, attacks)
+        yield network_evaluation(session, subject, attacks)
 
     def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
         """An attack of the recipe on one model, with the settings that are stored in its records."""

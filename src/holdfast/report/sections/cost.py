@@ -26,20 +26,14 @@ def section(study: Study) -> Section | None:
     return Section(id="cost", title="Cost", sentences=[_NOTE], legend=stages, plots=plots, tables=[table])
 
 
-def spend(run: Run) -> dict[str, Spend]:
-    """The cost of each stage of a run, including its certificates."""
-    certifier = run.records.facts.get("certifier")
-    return run.records.spend() | ({"certificate": Spend.read(certifier)} if certifier else {})
-
-
 def stage_colors(study: Study) -> dict[str, str]:
     """The stages of all runs in the order they were run, with their colors."""
-    return colors((stage for run in study.runs for stage in spend(run)), STAGE_COLORS)
+    return colors((stage for run in study.runs for stage in run.records.spend()), STAGE_COLORS)
 
 
 def mean_spend(runs: Sequence[Run], stage: str) -> Spend | None:
     """The mean cost of a stage over the seeds that ran it."""
-    found = [costs[stage] for run in runs if stage in (costs := spend(run))]
+    found = [costs[stage] for run in runs if stage in (costs := run.records.spend())]
     if not found:
         return None
     seconds, forwards, backwards = (fmean(getattr(one, what) for one in found) for what in _TITLES)

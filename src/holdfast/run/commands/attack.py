@@ -16,10 +16,14 @@ def attack(
     method: Annotated[str, typer.Argument(help="The method of the recipe whose model is attacked.")],
     name: Annotated[str, typer.Argument(metavar="ATTACK", help="An attack of the recipe.")],
     save: Annotated[Path, typer.Option("--save", help="The .npz file for the adversarial examples.")],
-    seed: Annotated[int | None, typer.Option("--seed", help="Which seed's model; default the recipe's first.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="The seed of the model; default the first.")] = None,
     levels: Annotated[
         int | None,
-        typer.Option("--round", help="Round to multiples of 1/LEVELS (255: as image files do), judge again."),
+        typer.Option(
+            "--round",
+            metavar="LEVELS",
+            help="Round to multiples of 1/LEVELS (255: as image files do) before evaluating.",
+        ),
     ] = None,
     out: Out = None,
     data_dir: DataDir = None,

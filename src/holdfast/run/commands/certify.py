@@ -1,4 +1,4 @@
-"""`holdfast certify`: metrics for nearest neighbors and their certified radii."""
+"""`holdfast certify`: certified radii of nearest neighbors and of networks."""
 
 from typing import Annotated
 
@@ -22,7 +22,9 @@ from holdfast.run.progress import Progress
 
 def certify(
     recipe: Recipe,
-    metric: Annotated[str | None, typer.Option("--metric", help="Only this metric of the recipe; default all.")] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="Only this metric, method or model of the recipe; default all.")
+    ] = None,
     seed: Seed = None,
     out: Out = None,
     data_dir: DataDir = None,
@@ -30,19 +32,23 @@ def certify(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Learn the metrics of a recipe and certify radii for their nearest neighbors; run again to resume."""
+    """Learn metrics and certify radii for their nearest neighbors, and for networks; run again to resume.
+
+    Networks are certified if the recipe has a table of certificates. They are trained first where that is still to do,
+    and attacked too, because their records hold both.
+    """
     from holdfast.run import study
     from holdfast.run.report import write_report
 
     loaded = schema.load(recipe, changes)
-    if not loaded.metrics:
+    if loaded.certify is None:
         raise ValueError(f"{recipe} has no [certify] section, so it has nothing to certify; use `holdfast run`")
     check_file(markdown, "--markdown")
-    chosen = study.rows(loaded, ("metrics",), metric, seed)
+    networks = ("methods", "models") if loaded.certificates else ()
+    chosen = study.rows(loaded, ("metrics", *networks), metric, seed)
     study.report_on(loaded, default_out(loaded, out), besides=chosen)  # refuse now what the report would refuse
     with Progress() as progress:
         session = open_session(loaded, out, data_dir, device, progress)
-        for row in chosen:
-            study.prepare(session, [row])
-            study.evaluate(session, [row])
-    write_report(loaded, session.out, changes, markdown)
+        study.prepare(session, chosen)
+        study.evaluate(session, chosen)
+    write_report(loaded, session.out, markdown)

@@ -51,7 +51,7 @@ def evaluate(
     arithmetic: Arithmetic = None,
     crafting: Crafting = None,
 ) -> None:
-    """Attack trained models, write records and the page; attacks and samples already done are not repeated.
+    """Attack trained models and write records and the report; run again to resume.
 
     Your own model needs no recipe:
 
@@ -74,4 +74,4 @@ def evaluate(
     with Progress() as progress:
         session = open_session(loaded, out, data_dir, device, progress)
         study.evaluate(session, chosen)
-    write_report(loaded, session.out, changes, None)
+    write_report(loaded, session.out, None)

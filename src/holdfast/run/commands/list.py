@@ -19,7 +19,7 @@ Listing = list[tuple[str, str]]
 
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="attacks, methods, models, heads, learners, data or recipes.")
+        str, typer.Argument(help="attacks, methods, certifiers, models, heads, learners, data or recipes.")
     ] = "recipes",
 ) -> None:
     """List everything that recipes can name, with one sentence each; by default the recipes themselves."""
@@ -63,6 +63,7 @@ def _recipes() -> Listing:
 KINDS: Mapping[str, Callable[[], Listing]] = {
     "attacks": lambda: _classes("attack"),
     "methods": lambda: _classes("method"),
+    "certifiers": lambda: _classes("certifier"),
     "models": lambda: _parts("encoder"),
     "heads": lambda: _parts("head"),
     "learners": lambda: [(name, _first_line(cls)) for name, cls in learners().items()],

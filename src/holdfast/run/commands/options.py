@@ -16,14 +16,12 @@ Changes = Annotated[
     list[str], typer.Option("--set", help="Change a recipe key, e.g. --set train.epochs=3 --set threat.eps=8/255.")
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Folder for results; default runs/NAME after the recipe or the model.")
+    Path | None, typer.Option("--out", help="Folder for results; default: runs/NAME of the recipe or the model.")
 ]
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of data files; default: the variable HOLDFAST_DATA.")
 ]
-Markdown = Annotated[
-    Path | None, typer.Option("--markdown", help="Also write the numbers to this file, as text for documentation.")
-]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="Also write the tables to this file as Markdown.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Method = Annotated[str | None, typer.Option("--method", help="Only this method of the recipe; default all.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed of the recipe; default all.")]
@@ -33,13 +31,13 @@ Over = Annotated[
     typer.Option(
         "--over",
         metavar="KEY=VALUES",
-        help="A key to vary, named as in --set, and its values: a range (0.5..20), a range by orders of magnitude "
+        help="A key to vary, named as in --set, and its values: a range (0.5..20), a range on a logarithmic scale "
         "(1e-4..1e-1:log) or a list ([32, 64]). May be repeated; replaces the recipe's table sweep.over.",
     ),
 ]
 Trials = Annotated[
     int | None,
-    typer.Option("--trials", help="How many trials in all; default 20, or every point of a grid. May be raised later."),
+    typer.Option("--trials", help="Total number of trials; default 20, or all of a grid. May be increased later."),
 ]
 Sampler = Annotated[
     Literal["tpe", "random", "grid"] | None,
@@ -50,7 +48,7 @@ _OWN = "Your own model, in place of a recipe"
 Model = Annotated[
     str | None,
     typer.Option(
-        help="package.module:callable that gives an nn.Module, timm:NAME, torchvision:NAME, or layout:trades, "
+        help="package.module:callable that returns an nn.Module, timm:NAME, torchvision:NAME, or layout:trades, "
         "layout:he, layout:madry, layout:madry-mnist for published checkpoints.",
         rich_help_panel=_OWN,
     ),
@@ -58,7 +56,8 @@ Model = Annotated[
 Weights = Annotated[
     Path | None,
     typer.Option(
-        help="Its weights: .safetensors, or a torch file, of which only weights are read.", rich_help_panel=_OWN
+        help="Its weights: a .safetensors file, or a torch checkpoint, of which only weights are read.",
+        rich_help_panel=_OWN,
     ),
 ]
 Data = Annotated[
@@ -67,13 +66,17 @@ Data = Annotated[
 ]
 Size = Annotated[
     str | None,
-    typer.Option(help="Scale image files to 224 pixels, or cut 224 out of 256 with 256:224.", rich_help_panel=_OWN),
+    typer.Option(
+        help="Resize image files: 224 pixels, or 256:224 to resize to 256 and crop 224.", rich_help_panel=_OWN
+    ),
 ]
 Mean = Annotated[
     str | None,
-    typer.Option(help="What the model's inputs are normalized with, e.g. 0.485,0.456,0.406.", rich_help_panel=_OWN),
+    typer.Option(help="Mean of each channel for normalizing inputs, e.g. 0.485,0.456,0.406.", rich_help_panel=_OWN),
 ]
-Std = Annotated[str | None, typer.Option(help="See --mean, e.g. 0.229,0.224,0.225.", rich_help_panel=_OWN)]
+Std = Annotated[
+    str | None, typer.Option(help="Standard deviation of each channel, e.g. 0.229,0.224,0.225.", rich_help_panel=_OWN)
+]
 Against = Annotated[
     str | None,
     typer.Option("--threat", help="norm:eps or norm:eps:low:high, e.g. linf:8/255 or l2:0.5.", rich_help_panel=_OWN),
@@ -88,12 +91,12 @@ Attacks = Annotated[
     ),
 ]
 Samples = Annotated[
-    int | None, typer.Option(help="So many test samples, spread evenly; default all.", rich_help_panel=_OWN)
+    int | None, typer.Option(help="Number of test samples, evenly spaced; default all.", rich_help_panel=_OWN)
 ]
 
 Arithmetic = Annotated[
     Literal["auto", "float32", "bfloat16"] | None,
-    typer.Option(help="Precision of attacks; judging is always float32. Default auto.", rich_help_panel=_OWN),
+    typer.Option(help="Precision of attacks; evaluation is always float32. Default auto.", rich_help_panel=_OWN),
 ]
 Crafting = Annotated[
     Literal["auto", "module"] | None,
@@ -123,7 +126,7 @@ def check_file(path: Path | None, option: str) -> None:
 
 def default_out(recipe: schema.Recipe, out: Path | None) -> Path:
     """The folder for results: the one given, else one named after the recipe."""
-    return Path("runs") / recipe.name if out is None else out
+    return recipe.default_out if out is None else out
 
 
 def open_session(

@@ -1,4 +1,4 @@
-"""`holdfast report`: writes the page again from stored records."""
+"""`holdfast report`: writes the report again from stored records."""
 
 from holdfast.recipes import schema
 from holdfast.run.commands.options import Changes, Markdown, Out, Recipe, check_file, default_out
@@ -10,9 +10,9 @@ def report(
     markdown: Markdown = None,
     changes: Changes = [],  # noqa: B006
 ) -> None:
-    """Write the page again from the records; no model is touched."""
+    """Write the report again from the records; no model is loaded."""
     from holdfast.run.report import write_report
 
     loaded = schema.load(recipe, changes)
     check_file(markdown, "--markdown")
-    write_report(loaded, default_out(loaded, out), changes, markdown, table=False)
+    write_report(loaded, default_out(loaded, out), markdown, table=False)

@@ -13,7 +13,7 @@ def run(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Train what is missing, evaluate, and write the report; run again to go on where it stopped."""
+    """Train what is missing, evaluate, and write the report; run again to resume."""
     from holdfast.run import study
     from holdfast.run.report import write_report
 
@@ -23,4 +23,4 @@ def run(
         session = open_session(loaded, out, data_dir, device, progress)
         study.prepare(session, study.rows(loaded))
         study.evaluate(session, study.rows(loaded))
-    write_report(loaded, session.out, changes, markdown)
+    write_report(loaded, session.out, markdown)

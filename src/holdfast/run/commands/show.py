@@ -1,12 +1,12 @@
-"""`holdfast show`: a recipe with every default written out."""
+"""`holdfast show`: a recipe with every default filled in."""
 
 from holdfast.recipes import schema, toml
 from holdfast.run.commands.options import Changes, Recipe
 
 
 def show(recipe: Recipe, changes: Changes = []) -> None:  # noqa: B006
-    """Print a recipe with every default written out; the output is a recipe itself.
+    """Print a recipe with every default filled in; the output is a recipe again.
 
-    The defaults of encoders and heads stand in `holdfast list models` and `holdfast list heads`.
+    The defaults of encoders and heads are in `holdfast list models` and `holdfast list heads`.
     """
     print(toml.dumps(schema.load(recipe, changes).table()), end="")

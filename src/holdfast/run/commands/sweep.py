@@ -21,12 +21,14 @@ from holdfast.run.progress import Progress
 def sweep(
     recipe: Recipe,
     over: Over = [],  # noqa: B006
-    method: Annotated[str | None, typer.Option("--method", help="The method to sweep; one sweep is of one.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="The method to sweep; needed if the recipe has several.")
+    ] = None,
     trials: Trials = None,
     sampler: Sampler = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", help="The recipe's seed that every trial is trained with; default its first."),
+        typer.Option("--seed", help="The seed of the recipe with which every trial is trained; default the first."),
     ] = None,
     out: Out = None,
     data_dir: DataDir = None,
@@ -37,8 +39,11 @@ def sweep(
 
     holdfast sweep quickstart --method AT --over train.optimizer.lr=1e-4..1e-1:log --over 'train.batch=[32,64]'
 
-    The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
-    all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.
+    The same command resumes an interrupted sweep, and several processes share the trials.
+
+    OUT/sweep/METHOD holds the table (trials.csv, trials.md), the report (sweep.html) and the model of every trial.
+
+    The last line of the output is the command that trains with the best values.
     """
     from holdfast.report.sweep_page import text_sweep
     from holdfast.run import sweep as sweeps
