@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from holdfast.attacks._ascent import Loop, micro_batches
 from holdfast.attacks._attack import LoopAttack
-from holdfast.attacks._checks import check, check_labels
+from holdfast.attacks._checks import check, check_labels, one_of
 from holdfast.attacks._rules import Steepest, default_step
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
 from holdfast.crafting.view import frozen
@@ -49,6 +50,10 @@ class Latent(LoopAttack):
     restarts: int = 1
     keep: Keep = "fooled"
     start: Start = "random"
+
+    def __post_init__(self) -> None:
+        one_of("distance", self.distance, get_args(Distance))
+        super().__post_init__()
 
     @property
     def loop(self) -> Loop:

@@ -17,10 +17,9 @@ def class_means(features: Tensor, y: Tensor, classes: int) -> Tensor:
     """(classes, d) the mean feature of each class, the prototypes of a nearest-class-mean classifier."""
     counts = torch.bincount(y, minlength=classes)
     if len(counts) > classes or not counts.all():
-        missing = [label for label in range(classes) if not counts[label]] if len(counts) == classes else []
         raise ValueError(
-            f"labels span {int(y.min())}..{int(y.max())} and classes {missing} have no samples, but every class of "
-            f"0..{classes - 1} needs at least one"
+            f"the samples have the labels {y.unique().tolist()} but every class of 0..{classes - 1} needs at least one "
+            "and there are no others"
         )
     return features.new_zeros(classes, features.shape[1]).index_add_(0, y, features) / counts[:, None]
 
