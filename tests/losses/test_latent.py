@@ -64,7 +64,7 @@ def test_class_means_equal_a_loop(rng: Rng) -> None:
 
 @pytest.mark.parametrize("y", [[0, 0, 2], [0, 1, 3]])
 def test_classes_without_samples_or_beyond_the_last_are_refused(y: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"every class of 0\.\.2 needs at least one"):
+    with pytest.raises(ValueError, match=r"each of the classes 0\.\.2 needs at least one"):
         class_means(torch.ones(3, 2), torch.tensor(y), 3)
 
 

@@ -14,16 +14,23 @@ from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
 CHUNK = 500
+DRAWS = 10  # of the random numbers of a randomized model
+_FEW = 8  # samples on which two draws are compared
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Per sample: whether the point fools the model from inside the threat, its distance, and the predicted label."""
+    """Per sample: whether the point fools the model from inside the threat, its distance, and the predicted label.
+
+    ``right`` (b, draws) tells which draws of a randomized model classify the point correctly. Such a model is fooled
+    if one of the draws is, and the label is that of the first draw that misclassifies.
+    """
 
     fooled: Tensor
     distance: Tensor
     label: Tensor
     inside: Tensor
+    right: Tensor
 
 
 @torch.no_grad()
@@ -32,6 +39,25 @@ def predict(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
     with _float32(), frozen(model, rng) as view:
         parts = [_decide(view(part.float())) for part in torch.split(x, CHUNK)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def drawn(model: nn.Module, x: Tensor, rng: Rng, draws: int = DRAWS) -> Tensor:
+    """(b, draws) predicted classes, each column with fresh random numbers; one draw is that of :func:`predict`."""
+    rngs = [rng] if draws == 1 else [rng.fork(f"draw {number}") for number in range(draws)]
+    return torch.stack([predict(model, x, fresh) for fresh in rngs], 1)
+
+
+@torch.no_grad()
+def randomized(model: nn.Module, x: Tensor, rng: Rng) -> bool:
+    """True if two draws of the model's random numbers give different logits for the first few samples."""
+    few = x[:_FEW].float()
+
+    def logits(number: int) -> Tensor:
+        with _float32(), frozen(model, rng.fork(f"draw {number}")) as view:
+            return view(few)
+
+    # a tolerance, because some devices add in an order that varies
+    return not torch.allclose(logits(0), logits(1), rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def _decide(logits: Tensor) -> Tensor:
@@ -53,17 +79,20 @@ def _float32() -> Iterator[None]:
         cudnn.allow_tf32 = convolutions
 
 
-def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat, rng: Rng) -> Verdict:
+def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat, rng: Rng, draws: int = 1) -> Verdict:
     """Whether each point is inside the threat and fools the model; a point outside counts as not fooled.
 
-    A randomized model is evaluated with fresh noise: ``rng`` must not be the one that the attack was given.
+    A randomized model is evaluated with fresh noise, in ``draws`` draws: ``rng`` must not be the one that the attack
+    was given.
     """
     if x_adv.shape != x.shape:
         raise ValueError(f"the attack returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
     inside = threat.contains(x_adv, x)
-    label = predict(model, torch.where(inside.reshape(-1, *[1] * (x.ndim - 1)), x_adv, x), rng)
+    labels = drawn(model, torch.where(inside.reshape(-1, *[1] * (x.ndim - 1)), x_adv, x), rng, draws)
+    right = labels == y[:, None]
+    label = labels.gather(1, (~right).long().argmax(1, keepdim=True)).squeeze(1)
     distance = threat.norm.length(x_adv.double().cpu() - x.double().cpu()).to(x.device)
-    return Verdict(inside & (label != y), torch.where(inside, distance, torch.nan), label, inside)
+    return Verdict(inside & (label != y), torch.where(inside, distance, torch.nan), label, inside, right)
 
 
 def attack_and_judge(
@@ -76,12 +105,13 @@ def attack_and_judge(
     judge_rng: Rng,
     watch: Watch | None = None,
     change: Callable[[Tensor], Tensor] | None = None,
+    draws: int = 1,
 ) -> tuple[Tensor, Verdict]:
     """Adversarial examples and the verdict on them; ``change`` is applied to the examples before they are judged."""
     x_adv = attack(model, x, rows, rng=rng, watch=watch)
     if change is not None:
         x_adv = change(x_adv)
-    return x_adv, judge(model, x, x_adv, rows.y, attack.threat, judge_rng)
+    return x_adv, judge(model, x, x_adv, rows.y, attack.threat, judge_rng, draws)
 
 
 def accuracy(model: nn.Module, split: Split, attack: Attack, device: torch.device, rng: Rng) -> tuple[float, float]:

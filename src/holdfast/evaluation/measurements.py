@@ -4,7 +4,7 @@ A measurement is computed shard by shard; the evaluator stores each shard's resu
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,14 +14,15 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Certifier, Meter, Rows
 from holdfast.data import Split
-from holdfast.evaluation.judge import attack_and_judge
+from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
 from holdfast.evaluation.subject import Subject
-from holdfast.records.facts import AttackFacts
+from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.parts import Part, seconds
 from holdfast.records.records import array_name, column_name
 from holdfast.rng import Rng
 
 CLEAN = "clean"
+RIGHT = "right"  # of a part: (n, draws) which draws of a randomized network are right
 SHOWN = 8  # images of an attack that are stored for the page
 
 Arrays = dict[str, NDArray[Any]]
@@ -74,7 +75,7 @@ class Measurement(Protocol):
 
 @dataclass(frozen=True)
 class Clean:
-    """The prediction for every clean sample."""
+    """The prediction for every clean sample; that of a randomized network also in ten further draws."""
 
     name = CLEAN
     after = ()
@@ -83,19 +84,27 @@ class Clean:
     arrays = frozenset({"label", "forwards", "backwards"})
 
     def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
-        """The predicted labels."""
-        label = subject.predict(shard.batch(subject.dtype).x, shard.rng.fork("clean"))
-        return {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
+        """The predicted labels, and of a randomized network which draws are right."""
+        batch, rng = shard.batch(subject.dtype), shard.rng.fork("clean")
+        label = subject.predict(batch.x, rng)
+        part = {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
+        if subject.model is not None and randomized(subject.model, batch.x, rng.fork("compared")):
+            part[RIGHT] = (drawn(subject.model, batch.x, rng) == batch.y[:, None]).cpu().numpy()
+            part["forwards"] = part["forwards"] * (1 + DRAWS)
+        return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns index, y and label."""
         result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": _joined(parts, "label")}
         result.facts[CLEAN] = _cost(parts)
+        if (right := _right(parts, result.columns["label"] == result.columns["y"])) is not None:
+            result.columns["accuracy"] = right.mean(1)
+            result.facts[CLEAN]["draws"] = asdict(Draws.of(right))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """One attack on every correctly classified sample, judged.
+    """One attack on every correctly classified sample, judged; on a randomized network in ten draws.
 
     ``easier`` names a measurement with the same attack at a smaller eps: the samples it fooled count as fooled here
     too and are not attacked again. With ``shown`` the first adversarial images are stored.
@@ -125,11 +134,12 @@ class Attacked:
         part = _before(batch, [before[name] for name in self.after])
         todo = torch.from_numpy(~part["fooled"]).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
+        draws = part[RIGHT].shape[1] if RIGHT in part else 1
         x_adv, verdict = attack_and_judge(
-            _module(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter
+            _module(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter, draws=draws
         )
         where = todo.cpu().numpy()
-        for name in ("fooled", "distance", "label"):
+        for name in part:
             part[name][where] = getattr(verdict, name).cpu().numpy()
         part["outside"] = np.array(int((~verdict.inside).sum()))
         part["forwards"], part["backwards"] = np.array(meter.cost.forwards), np.array(meter.cost.backwards)
@@ -140,16 +150,23 @@ class Attacked:
         return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored."""
+        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored.
+
+        Of a randomized network also the column accuracy, the share of draws that classify the sample correctly.
+        """
         threat = self.attack.threat
         for kind in ("fooled", "distance", "label"):
             result.columns[column_name(kind, threat.norm.name, self.name)] = _joined(parts, kind)
+        right = _right(parts, ~_joined(parts, "fooled"))
+        if right is not None:
+            result.columns[column_name("accuracy", threat.norm.name, self.name)] = right.mean(1)
         facts = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,
             minimal=self.attack.minimal,
             outside=sum(int(part["outside"]) for part in parts),
             settings=self.recipe,
+            draws=None if right is None else Draws.of(right),
             **_cost(parts),
         )
         result.facts.setdefault("attacks", {})[self.name] = facts.facts()
@@ -206,9 +223,23 @@ def _before(batch: Batch, parts: Sequence[Part]) -> Arrays:
     """Misclassified samples count as fooled at distance 0; earlier successes carry over."""
     label, y = parts[0]["label"], batch.y.cpu().numpy()
     columns = {"fooled": label != y, "distance": np.zeros(len(y)), "label": label.copy()}
+    if RIGHT in parts[0]:
+        columns[RIGHT] = parts[0][RIGHT].copy()
     for earlier in parts[1:]:
-        columns = {name: np.where(earlier["fooled"], earlier[name], column) for name, column in columns.items()}
+        for name, column in columns.items():
+            column[earlier["fooled"]] = earlier[name][earlier["fooled"]]
     return columns
+
+
+def _right(parts: Sequence[Part], otherwise: NDArray[Any]) -> NDArray[Any] | None:
+    """(n, draws) which draws are right, None if no shard found the network randomized; ``otherwise`` (n,) for shards
+    that did not."""
+    widths = [part[RIGHT].shape[1] for part in parts if RIGHT in part]
+    if not widths:
+        return None
+    pieces = np.split(otherwise, np.cumsum([len(part["label"]) for part in parts])[:-1])
+    repeated = (np.repeat(piece[:, None], widths[0], 1) for piece in pieces)
+    return np.concatenate([part.get(RIGHT, piece) for part, piece in zip(parts, repeated, strict=True)])
 
 
 def _joined(parts: Sequence[Part], name: str) -> NDArray[Any]:

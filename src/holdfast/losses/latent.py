@@ -18,8 +18,8 @@ def class_means(features: Tensor, y: Tensor, classes: int) -> Tensor:
     counts = torch.bincount(y, minlength=classes)
     if len(counts) > classes or not counts.all():
         raise ValueError(
-            f"the samples have the labels {y.unique().tolist()} but every class of 0..{classes - 1} needs at least one "
-            "and there are no others"
+            f"the samples have the labels {sorted(set(y.tolist()))} but each of the classes 0..{classes - 1} needs "
+            "at least one, and there are no others"
         )
     return features.new_zeros(classes, features.shape[1]).index_add_(0, y, features) / counts[:, None]
 
