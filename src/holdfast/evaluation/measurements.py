@@ -89,7 +89,7 @@ class Clean:
         label = subject.predict(batch.x, rng)
         part = {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
         if subject.model is not None and randomized(subject.model, batch.x, rng.fork("compared")):
-            part[RIGHT] = (drawn(subject.model, batch.x, rng) == batch.y[:, None]).cpu().numpy()
+            part[RIGHT] = (drawn(subject.model, batch.x, rng.fork(shard.number)) == batch.y[:, None]).cpu().numpy()
             part["forwards"] = part["forwards"] * (1 + DRAWS)
         return part
 
@@ -134,9 +134,11 @@ class Attacked:
         part = _before(batch, [before[name] for name in self.after])
         todo = torch.from_numpy(~part["fooled"]).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
-        draws = part[RIGHT].shape[1] if RIGHT in part else 1
+        draws, judge_rng = 1, rng.fork("judge")
+        if RIGHT in part:  # a fork, because a model's random numbers follow positions, which shards repeat
+            draws, judge_rng = part[RIGHT].shape[1], judge_rng.fork(shard.number)
         x_adv, verdict = attack_and_judge(
-            _module(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter, draws=draws
+            _module(subject), self.attack, x, rows, rng=rng, judge_rng=judge_rng, watch=meter, draws=draws
         )
         where = todo.cpu().numpy()
         for name in part:
