@@ -124,6 +124,51 @@ def test_columns_equal_a_computation_by_hand(tmp_path: Path) -> None:
     assert records.facts["model"] == "bright"
 
 
+class Jitter(Bright):
+    """Uniform noise of width 0.1 on the mean of the pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = 0.1 * (torch.rand(len(x)) - 0.5)
+        return super().forward(x + noise[:, None, None, None])
+
+
+@pytest.mark.parametrize("shard", [2, 6])
+def test_a_randomized_model_is_judged_in_ten_draws(shard: int, tmp_path: Path) -> None:
+    """The first sample is near the boundary, the second is moved near it, the third and fourth never come there."""
+    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.03, 0.1))
+    records = run(tmp_path, todo, subject=subject(tmp_path, Jitter()), shard=shard)
+    clean, moved = records.columns["accuracy"], records.columns["accuracy:linf:push"]
+    assert all(0 <= share <= 1 and (10 * share) % 1 == pytest.approx(0, abs=1e-9) for share in [*clean, *moved])
+    assert (clean[1:4] == 1).all()
+    assert (clean[4:] == 0).all()
+    assert (moved[2:4] == [1, 1]).all()
+    assert (moved[4:] == 0).all()
+    assert moved[1] < 1
+    attacked = records.columns["label"] == records.columns["y"]
+    fooled = np.array(column(records, "fooled", "push"))
+    easier = np.array(column(records, "fooled", "push@0.03"))
+    assert np.array_equal(fooled[attacked], (moved < 1)[attacked])
+    assert (fooled | ~easier).all()
+    same = attacked & easier  # carried over from the smaller eps, with its draws
+    assert np.array_equal(moved[same], records.columns["accuracy:linf:push@0.03"][same])
+    facts = records.attacks["push"].draws
+    assert facts is not None
+    assert (facts.number, facts.mean) == (10, pytest.approx(moved.mean()))
+    assert facts.worst <= facts.mean
+    assert records.facts["clean"]["draws"]["mean"] == pytest.approx(clean.mean())
+    assert records.facts["clean"]["forwards"] == 6 * 11
+    again = Records.load(tmp_path / "records")
+    assert again.attacks["push"].draws == facts
+
+
+def test_a_model_without_randomness_has_no_draws(tmp_path: Path) -> None:
+    records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    assert not [name for name in records.columns if name.startswith("accuracy")]
+    assert "draws" not in records.facts["clean"]
+    assert "draws" not in records.facts["attacks"]["push"]
+    assert records.facts["clean"]["forwards"] == 6
+
+
 def test_misclassified_samples_are_not_attacked(tmp_path: Path) -> None:
     run(tmp_path, measured({"push": pushed(0.1)}))
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]

@@ -8,6 +8,7 @@ depend on the other samples in the batch.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import get_args
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks._checks import check, check_labels, one_of
+from holdfast.attacks._gradients import Evaluated, changed, estimated
 from holdfast.attacks._rules import Point, Rule, State
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
 from holdfast.crafting import microbatch
@@ -69,21 +71,27 @@ class Loop:
         return queue.result
 
     def _step(self, view: Model, queue: "_Queue", batch: "_MicroBatch", watch: Watch | None) -> "_MicroBatch | None":
-        x_adv = batch.x_adv.requires_grad_()
-        out = view.outputs(x_adv)
-        queue.check_labels(out)
-        loss = self.loss(out, batch.rows)
-        grad = gradient(loss, x_adv)
-        x_adv.requires_grad_(False)
-        if watch is not None:
-            watch(batch.rows, x_adv, loss.detach(), Cost(len(x_adv), len(x_adv)))
-        moved = self._move(batch, grad, loss.detach())
+        out, loss, grad = estimated(partial(self._evaluate, view, queue, batch, watch))
+        moved = self._move(batch, grad, loss)
         if self.keep == "last" and moved.left > 0:  # no sample can be finished, so do not wait for the device
             return moved
-        finished = queue.record(view, batch, x_adv, out, loss.detach())
+        finished = queue.record(view, batch, batch.x_adv, out, loss)
         if not self.evaluates_last:
             finished = queue.record_last(moved, finished)
         return queue.refill(moved, finished) if finished.any() else moved
+
+    def _evaluate(
+        self, view: Model, queue: "_Queue", batch: "_MicroBatch", watch: Watch | None, draw: int
+    ) -> Evaluated:
+        """One pass forward and backward; ``draw`` numbers the passes at one iterate."""
+        x_adv = batch.x_adv.detach().requires_grad_()
+        out = view.outputs(changed(x_adv, batch.rows, batch.t, draw))._replace(x=x_adv)
+        queue.check_labels(out)
+        loss = self.loss(out, batch.rows)
+        grad = gradient(loss, x_adv)
+        if watch is not None:
+            watch(batch.rows, batch.x_adv, loss.detach(), Cost(len(x_adv), len(x_adv)))
+        return out, loss.detach(), grad
 
     def _move(self, batch: "_MicroBatch", grad: Tensor, loss: Tensor) -> "_MicroBatch":
         point = Point(batch.x, batch.x_adv, grad, loss, batch.t, self.threat)

@@ -1,6 +1,6 @@
 """The evaluator: runs measurements on a subject, shard by shard, and stores every finished part."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any

@@ -4,7 +4,7 @@ A measurement is computed shard by shard; the evaluator stores each shard's resu
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,15 +14,15 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Certifier, Meter, Rows
 from holdfast.data import Split
-from holdfast.evaluation.judge import attack_and_judge
+from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
 from holdfast.evaluation.subject import Subject
-from holdfast.records.facts import AttackFacts
+from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.parts import Part, seconds
 from holdfast.records.records import array_name, column_name
 from holdfast.rng import Rng
 
 CLEAN = "clean"
-COLUMNS = ("fooled", "distance", "label", "margin")  # of an attack; the margin is the largest logit difference so far
+RIGHT = "right"  # of a part: (n, draws) which draws of a randomized network are right
 SHOWN = 8  # images of an attack that are stored for the page
 
 Arrays = dict[str, NDArray[Any]]
@@ -90,7 +90,7 @@ class _OfItsShard:
 
 @dataclass(frozen=True)
 class Clean(_OfItsShard):
-    """The prediction for every clean sample."""
+    """The prediction for every clean sample; that of a randomized network also in ten further draws."""
 
     name = CLEAN
     after = ()
@@ -100,19 +100,27 @@ class Clean(_OfItsShard):
     shard = None
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
-        """The predicted labels."""
-        label = subject.predict(shard.batch(subject.dtype).x, shard.rng.fork("clean"))
-        return {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
+        """The predicted labels, and of a randomized network which draws are right."""
+        batch, rng = shard.batch(subject.dtype), shard.rng.fork("clean")
+        label = subject.predict(batch.x, rng)
+        part = {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
+        if subject.model is not None and randomized(subject.model, batch.x, rng.fork("compared")):
+            part[RIGHT] = (drawn(subject.model, batch.x, rng.fork(shard.number)) == batch.y[:, None]).cpu().numpy()
+            part["forwards"] = part["forwards"] * (1 + DRAWS)
+        return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns index, y and label."""
         result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": joined(parts, "label")}
         result.facts[CLEAN] = cost(parts)
+        if (right := _right(parts, result.columns["label"] == result.columns["y"])) is not None:
+            result.columns["accuracy"] = right.mean(1)
+            result.facts[CLEAN]["draws"] = asdict(Draws.of(right))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked(_OfItsShard):
-    """One attack on every correctly classified sample, judged.
+    """One attack on every correctly classified sample, judged; on a randomized network in ten draws.
 
     ``carry`` names a measurement whose successes count here too, such as the same attack at a smaller eps: the samples
     it fooled are not attacked again. With ``shown`` the first adversarial images are stored.
@@ -144,26 +152,35 @@ class Attacked(_OfItsShard):
 
     def carried(self, shard: Shard, before: Before) -> Arrays:
         """The columns before the attack: misclassified samples count as fooled at distance 0; successes carry over."""
-        label, y = before[CLEAN][shard.number]["label"], shard.samples.y.numpy()
-        if self.carry is not None:
-            return {name: before[self.carry][shard.number][name].copy() for name in COLUMNS}
-        return {
-            "fooled": label != y,
+        clean, y = before[CLEAN][shard.number], shard.samples.y.numpy()
+        columns = {
+            "fooled": clean["label"] != y,
             "distance": np.zeros(len(y)),
-            "label": label.copy(),
+            "label": clean["label"].copy(),
             "margin": np.full(len(y), -np.inf),
         }
+        if RIGHT in clean:
+            columns[RIGHT] = clean[RIGHT].copy()
+        if self.carry is not None:
+            earlier = before[self.carry][shard.number]
+            for name, column in columns.items():
+                column[earlier["fooled"]] = earlier[name][earlier["fooled"]]
+            columns["margin"] = earlier["margin"].copy()
+        return columns
 
     def attacked(self, subject: Subject, shard: Shard, part: Arrays, which: NDArray[np.bool_], rng: Rng) -> Arrays:
         """The part with the chosen samples attacked."""
         batch, meter, todo = shard.batch(), Meter(), torch.from_numpy(which).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
+        draws, judge_rng = 1, rng.fork("judge")
+        if RIGHT in part:  # a fork, because a model's random numbers follow positions, which shards repeat
+            draws, judge_rng = part[RIGHT].shape[1], judge_rng.fork(shard.number)
         x_adv, verdict = attack_and_judge(
-            network_of(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter
+            network_of(subject), self.attack, x, rows, rng=rng, judge_rng=judge_rng, watch=meter, draws=draws
         )
-        for name in ("fooled", "distance", "label"):
-            part[name][which] = getattr(verdict, name).cpu().numpy()
         part["margin"][which] = np.maximum(part["margin"][which], verdict.margin.cpu().numpy())
+        for name in part.keys() - {"margin"}:
+            part[name][which] = getattr(verdict, name).cpu().numpy()
         part["outside"] = np.array(int((~verdict.inside).sum()))
         part["forwards"], part["backwards"] = np.array(meter.cost.forwards), np.array(meter.cost.backwards)
         if self.shown and shard.number == 0:
@@ -178,16 +195,23 @@ class Attacked(_OfItsShard):
         return self.name
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored."""
+        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored.
+
+        Of a randomized network also the column accuracy, the share of draws that classify the sample correctly.
+        """
         threat = self.attack.threat
         for kind in ("fooled", "distance", "label"):
             result.columns[column_name(kind, threat.norm.name, self.title)] = joined(parts, kind)
+        right = _right(parts, ~joined(parts, "fooled"))
+        if right is not None:
+            result.columns[column_name("accuracy", threat.norm.name, self.title)] = right.mean(1)
         facts = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,
             minimal=self.attack.minimal,
             outside=sum(int(part["outside"]) for part in parts),
             settings=self.recipe,
+            draws=None if right is None else Draws.of(right),
             **cost(parts),
         )
         result.facts.setdefault("attacks", {})[self.title] = facts.facts()
@@ -242,6 +266,17 @@ def network_of(subject: Subject) -> nn.Module:
     if subject.model is None:
         raise ValueError(f"{subject.name} has no network to attack; leave its attacks out")
     return subject.model
+
+
+def _right(parts: Sequence[Part], otherwise: NDArray[Any]) -> NDArray[Any] | None:
+    """(n, draws) which draws are right, None if no shard found the network randomized; ``otherwise`` (n,) for shards
+    that did not."""
+    widths = [part[RIGHT].shape[1] for part in parts if RIGHT in part]
+    if not widths:
+        return None
+    pieces = np.split(otherwise, np.cumsum([len(part["label"]) for part in parts])[:-1])
+    repeated = (np.repeat(piece[:, None], widths[0], 1) for piece in pieces)
+    return np.concatenate([part.get(RIGHT, piece) for part, piece in zip(parts, repeated, strict=True)])
 
 
 def joined(parts: Sequence[Part], name: str) -> NDArray[Any]:

@@ -269,9 +269,9 @@ def _check_transfer(name: str, attack: TransferConfig, recipe: Recipe) -> None:
         raise ValueError(
             f"attacks.{name} crafts on another model of [methods], which [models] do not have; leave it out"
         )
-    if attack.source not in (*recipe.methods, "self"):
-        where = f"source {attack.source!r} in attacks.{name}"
-        raise ValueError(unknown(where, attack.source, recipe.methods))
+    for method in attack.sources:
+        if method not in (*recipe.methods, "self"):
+            raise ValueError(unknown(f"source {method!r} in attacks.{name}", method, recipe.methods))
     if len(recipe.seeds) < 2:
         raise ValueError(
             f"attacks.{name} crafts on a model trained with another seed; give at least two seeds, "

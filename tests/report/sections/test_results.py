@@ -1,12 +1,14 @@
 """Tables of robust accuracy."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from holdfast.records.facts import Draws
+from holdfast.records.records import Records
 from holdfast.report.format import eps_text
-from holdfast.report.sections.results import main_table, other_table, settings_table
+from holdfast.report.sections.results import main_table, other_table, section, settings_table
 from holdfast.report.summary import against
 from holdfast.report.table import Cell
 from holdfast.statistics import Share
@@ -54,6 +56,21 @@ def test_an_unmeasured_worst_case_is_marked_as_a_bound(study) -> None:
 def test_there_is_no_other_table_without_other_attacks(make_run, make_study, without) -> None:
     run = without(without(make_run("a", 0, n=9), "PGD-L2"), "PGD-40 at 0.1")
     assert other_table(make_study([run])) is None
+
+
+def test_a_randomized_model_is_shown_with_its_mean_and_its_worst_draw(make_run, make_study) -> None:
+    assert not any("randomized" in sentence for sentence in section(make_study([make_run("a", 0, n=9)])).sentences)
+    run = make_run("a", 0, n=9)
+    facts = {**run.records.facts, "clean": {**run.records.facts["clean"], "draws": asdict(Draws(10, 0.912, 0.9))}}
+    facts["attacks"] = {**facts["attacks"]}
+    facts["attacks"]["FGSM"] = {**facts["attacks"]["FGSM"], "draws": asdict(Draws(10, 0.5, 0.25))}
+    noisy = replace(run, records=Records(run.records.columns, facts))
+    (sentence,) = [s for s in section(make_study([noisy])).sentences if "randomized" in s]
+    assert sentence == (
+        "a (seed 0) is randomized. Its mean accuracy over 10 draws: clean 91.2 % (worst draw 90.0 %), "
+        "FGSM 50.0 % (worst draw 25.0 %). The tables count a sample as robust only if every draw classifies it "
+        "correctly."
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from holdfast.records.facts import AttackFacts
+from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
 from holdfast.report.figures import colors
 from holdfast.report.format import eps_text, listed, percent, seeds_text
@@ -25,7 +25,7 @@ def section(study: Study) -> Section | None:
     return Section(
         id="results",
         title="Results",
-        sentences=_sentences(study),
+        sentences=[*_sentences(study), *_randomized(study)],
         tables=[table for table in tables if table is not None],
         cards=list(_cards(study)),
         lead=headline(study),
@@ -105,6 +105,20 @@ def _cards(study: Study) -> Iterator[Card]:
             clean = Cell(tuple(_clean(run.records) for run in groups[title]))
             note = f"clean {percent(clean.mean)} % · {seeds_text(cell.spread.n)}"
             yield Card(name=title, color=looks[title], value=cell, unit="% robust", note=note)
+
+
+def _randomized(study: Study) -> Iterator[str]:
+    """Mean accuracy over draws and that of the worst draw, for models that draw random numbers."""
+    for run in study.runs:
+        clean, attacks = run.records.facts.get("clean", {}).get("draws"), run.records.attacks
+        if clean is None:
+            continue
+        shown = {"clean": Draws(**clean)} | {name: a.draws for name, a in attacks.items() if a.draws is not None}
+        each = [f"{name} {percent(d.mean)} % (worst draw {percent(d.worst)} %)" for name, d in shown.items()]
+        yield (
+            f"{run.label} is randomized. Its mean accuracy over {shown['clean'].number} draws: {', '.join(each)}. "
+            "The tables count a sample as robust only if every draw classifies it correctly."
+        )
 
 
 def _outside(study: Study) -> Iterator[str]:
