@@ -372,7 +372,9 @@ def test_watch_receives_the_true_cost(
         assert len(rows) == len(x_adv) == len(loss) == cost.forwards
         assert not x_adv.requires_grad
         assert not loss.requires_grad
-        assert attack.threat.contains(x_adv, x[(rows.index[:, None] == all_rows.index[None]).long().argmax(1)]).all()
+        clean = x[(rows.index[:, None] == all_rows.index[None]).long().argmax(1)]
+        # without gradients, the way to the closest point begins far away
+        assert (attack.minimal and attack.black_box) or attack.threat.contains(x_adv, clean).all()
         costs.append(cost)
 
     all_rows = rows

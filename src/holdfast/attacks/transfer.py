@@ -19,6 +19,7 @@ class Transfer(WrapperAttack):
 
     source: nn.Module
     attack: Attack
+    black_box = True
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
