@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Rows, Watch
+from holdfast.contracts import Attack, Predictor, Rows, Watch
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
 from holdfast.geometry import Threat
@@ -27,15 +28,27 @@ class Verdict:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
-    """(b,) predicted classes in float32 and eval mode; -1 where the logits are not finite."""
-    with _float32(), frozen(model, rng) as view:
-        parts = [_decide(view(part.float())) for part in torch.split(x, CHUNK)]
+def predict(model: Predictor, x: Tensor, rng: Rng) -> Tensor:
+    """(b,) predicted classes in float32 and eval mode; -1 where the logits are not finite.
+
+    A callable that is not a module is given x in its own type; it returns labels or scores.
+    """
+    with _float32(), _answering(model, rng) as ask:
+        parts = [_decide(ask(part)) for part in torch.split(x, CHUNK)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
-def _decide(logits: Tensor) -> Tensor:
-    return torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
+@contextmanager
+def _answering(model: Predictor, rng: Rng) -> Iterator[Predictor]:
+    if isinstance(model, nn.Module):
+        with frozen(model, rng) as view:
+            yield lambda x: view(x.float())
+    else:
+        yield model
+
+
+def _decide(out: Tensor) -> Tensor:
+    return out if out.ndim == 1 else torch.where(out.isfinite().all(1), out.argmax(1), -1)
 
 
 @contextmanager
@@ -53,7 +66,7 @@ def _float32() -> Iterator[None]:
         cudnn.allow_tf32 = convolutions
 
 
-def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat, rng: Rng) -> Verdict:
+def judge(model: Predictor, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat, rng: Rng) -> Verdict:
     """Whether each point is inside the threat and fools the model; a point outside counts as not fooled.
 
     A randomized model is evaluated with fresh noise: ``rng`` must not be the one that the attack was given.
@@ -67,7 +80,7 @@ def judge(model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat,
 
 
 def attack_and_judge(
-    model: nn.Module,
+    model: Predictor,
     attack: Attack,
     x: Tensor,
     rows: Rows,
@@ -77,8 +90,11 @@ def attack_and_judge(
     watch: Watch | None = None,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Verdict]:
-    """Adversarial examples and the verdict on them; ``change`` is applied to the examples before they are judged."""
-    x_adv = attack(model, x, rows, rng=rng, watch=watch)
+    """Adversarial examples and the verdict on them; ``change`` is applied to the examples before they are judged.
+
+    The model is a module, or any callable if the attack is a black-box attack.
+    """
+    x_adv = attack(cast(nn.Module, model), x, rows, rng=rng, watch=watch)
     if change is not None:
         x_adv = change(x_adv)
     return x_adv, judge(model, x, x_adv, rows.y, attack.threat, judge_rng)

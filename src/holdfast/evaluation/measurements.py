@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from holdfast.contracts import Attack, Batch, Certifier, Meter, Rows
+from holdfast.contracts import Attack, Batch, Certifier, Meter, Predictor, Rows
 from holdfast.data import Split
 from holdfast.evaluation.judge import attack_and_judge
 from holdfast.evaluation.subject import Subject
@@ -106,7 +105,7 @@ class Attacked:
     recipe: Mapping[str, Any]
     easier: str | None = None
     shown: bool = False
-    code = ("losses", "models", "crafting", "data", "attacks", "evaluation")
+    code = ("losses", "models", "crafting", "data", "attacks", "certify", "evaluation")
     arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "outside"})
 
     @property
@@ -121,12 +120,18 @@ class Attacked:
 
     def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
         """Attack the samples that are still classified correctly."""
-        batch, meter, rng = shard.batch(), Meter(), shard.rng
+        batch, meter, rng = shard.batch(subject.dtype), Meter(), shard.rng
         part = _before(batch, [before[name] for name in self.after])
         todo = torch.from_numpy(~part["fooled"]).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
         x_adv, verdict = attack_and_judge(
-            _module(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter
+            _target(subject, self, rng.fork("predict")),
+            self.attack,
+            x,
+            rows,
+            rng=rng,
+            judge_rng=rng.fork("judge"),
+            watch=meter,
         )
         where = todo.cpu().numpy()
         for name in ("fooled", "distance", "label"):
@@ -196,10 +201,16 @@ class Certified:
         result.facts["certifier"] = {"name": self.name, **self.recipe, **cost}
 
 
-def _module(subject: Subject) -> nn.Module:
-    if subject.model is None:
-        raise ValueError(f"{subject.name} has no network to attack; leave its attacks out")
-    return subject.model
+def _target(subject: Subject, measurement: Attacked, rng: Rng) -> Predictor:
+    """The module of a subject, or its predictions where it has none, which suffice for black-box attacks."""
+    if subject.model is not None:
+        return subject.model
+    if not measurement.attack.black_box:
+        raise ValueError(
+            f"{subject.name} has no network, so {measurement.name} finds no gradients there; leave it out or use "
+            "attacks that need only predictions, such as rays and hopskipjump"
+        )
+    return lambda x: subject.predict(x, rng)
 
 
 def _before(batch: Batch, parts: Sequence[Part]) -> Arrays:
