@@ -1,6 +1,7 @@
 """The random perturbations of Square Attack: windows of an image, and what they hold in each norm.
 
-All numbers of an attack come in as uniform draws u, (b, draws), so that a test can give those of a reference. Images of
+``start`` returns the state of samples that enter, their first points as ``best``, and ``move`` the next points to try.
+All random numbers come in as uniform draws u, (b, draws), so that a test can give those of a reference. Images of
 a batch may have windows of different sizes, because samples enter the batch at different times; ``level`` says how
 often the area of a sample's windows has halved.
 """
@@ -50,13 +51,23 @@ class _Moves:
         ]
         return torch.tensor(sizes, device=self.like.device)
 
+    @cached_property
+    def _places(self) -> Tensor:
+        """In how many rows and columns a window can begin, (levels, 2)."""
+        return torch.tensor(self.shape[1:], device=self.like.device) - self.sizes + 1
+
+    @cached_property
+    def _grid(self) -> tuple[Tensor, Tensor]:
+        """The numbers of the rows and of the columns."""
+        h, w = (torch.arange(n, device=self.like.device) for n in self.shape[1:])
+        return h, w
+
     def offsets(self, level: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Where pixels lie relative to windows at random places: rows (b, h, 1), columns (b, 1, w), and the mask of the
         windows (b, 1, h, w); ``u`` holds a draw for the row and one for the column."""
         sizes = self.sizes[level]
-        extent = torch.tensor(self.shape[1:], device=u.device)
-        corner = (u * (extent - sizes + 1)).long()
-        i, j = (torch.arange(int(n), device=u.device) - corner[:, axis, None] for axis, n in enumerate(self.shape[1:]))
+        corner = (u * self._places[level]).long()
+        i, j = (grid - corner[:, axis, None] for axis, grid in enumerate(self._grid))
         rows, columns = ((place >= 0) & (place < sizes[:, axis, None]) for axis, place in enumerate((i, j)))
         return i[:, :, None], j[:, None, :], (rows[:, :, None] & columns[:, None, :])[:, None]
 
@@ -89,19 +100,21 @@ class Signs(_Moves):
         """The place of the window, and a sign for each channel."""
         return 2 + self.shape[0]
 
-    def start(self, x: Tensor, u: Tensor) -> Tensor:
-        """Vertical stripes."""
+    def start(self, x: Tensor, u: Tensor) -> dict[str, Tensor]:
+        """Vertical stripes, and the corners of the threat."""
         c, _, w = self.shape
-        return self.project(self.image(x) + self.threat.eps * signs(u).reshape(len(x), c, 1, w), x)
+        low, high = (self.threat.project(x + sign * self.threat.eps, x) for sign in (-1, 1))
+        up = u.reshape(len(x), c, 1, w) > 0.5
+        stripes = torch.where(up, self.image(high), self.image(low))
+        return {"best": stripes.reshape(x.shape), "low": low, "high": high}
 
-    def move(self, x: Tensor, best: Tensor, level: Tensor, u: Tensor) -> Tensor:
+    def move(self, x: Tensor, state: dict[str, Tensor], level: Tensor, u: Tensor) -> Tensor:
         """A window of one sign per channel; the opposite signs where that would change nothing."""
         _, _, inside = self.offsets(level, u[:, :2])
-        step = self.threat.eps * signs(u[:, 2:])[:, :, None, None]
-        old, center = self.image(best), self.image(x)
-        moved = self.image(self.project(torch.where(inside, center + step, old), x))
-        same = (moved == old).flatten(1).all(1)[:, None, None, None]
-        return self.project(torch.where(inside, torch.where(same, center - step, moved), old), x)
+        old, low, high = (self.image(state[name]) for name in ("best", "low", "high"))
+        up = u[:, 2:, None, None] > 0.5
+        same = ((torch.where(up, high, low) == old) | ~inside).flatten(1).all(1)[:, None, None, None]
+        return torch.where(inside, torch.where(up ^ same, high, low), old).reshape(x.shape)
 
 
 class Bumps(_Moves):
@@ -130,22 +143,22 @@ class Bumps(_Moves):
         """The places of two windows, the orientation, and a sign for each channel."""
         return 5 + self.shape[0]
 
-    def start(self, x: Tensor, u: Tensor) -> Tensor:
+    def start(self, x: Tensor, u: Tensor) -> dict[str, Tensor]:
         """Tiles of bumps with random orientations and signs."""
         (a, top, down), (b, left, across) = self.tiles
-        c, h, w = self.shape
-        i, j = torch.arange(h, device=x.device) - top, torch.arange(w, device=x.device) - left
+        c = self.shape[0]
+        i, j = self._grid[0] - top, self._grid[1] - left
         table = torch.stack([pair(a, b, self.l2), pair(b, a, self.l2).T]).to(x)
         u = u.reshape(len(x), down, across, 1 + c)[:, (i // a).clamp(0, down - 1)][:, :, (j // b).clamp(0, across - 1)]
         turned = (u[..., 0] > 0.5).long()
         covered = ((i >= 0) & (i < a * down))[:, None] & ((j >= 0) & (j < b * across))
         shape = table[turned, (i % a)[:, None], (j % b)[None]] * covered
         d = shape[:, None] * signs(u[..., 1:]).movedim(-1, 1)
-        return self.project(self.image(x) + (self._scaled(d) if self.l2 else d), x)
+        return {"best": self.project(self.image(x) + (self._scaled(d) if self.l2 else d), x)}
 
-    def move(self, x: Tensor, best: Tensor, level: Tensor, u: Tensor) -> Tensor:
+    def move(self, x: Tensor, state: dict[str, Tensor], level: Tensor, u: Tensor) -> Tensor:
         """Bumps are added to one window, which gets the mass of a second one, emptied, and what is left of eps."""
-        d = self.image(best) - self.image(x)
+        d = self.image(state["best"]) - self.image(x)
         i, j, first = self.offsets(level, u[:, :2])
         _, _, second = self.offsets(level, u[:, 2:4])
         bumps = self._bumps(level, (u[:, 4] > 0.5).long(), i, j)[:, None] * first

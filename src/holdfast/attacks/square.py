@@ -1,6 +1,7 @@
 """Square Attack, a score-based random search."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 import torch
@@ -67,22 +68,26 @@ class _Squares:
     def begin(self, x: Tensor, rows: Rows) -> State:
         """The starting points."""
         u = self.rng.fork("start").at(rows.index).uniform(x.new_empty(len(x), self.moves.start_draws))
-        return {"best": self.moves.start(x, u), "loss": x.new_full((len(x),), -inf)}
+        return {**self.moves.start(x, u), "loss": x.new_full((len(x),), -inf)}
 
     def propose(self, slots: Slots, t: Tensor) -> Tensor:
         """The best points with one window changed."""
-        x, best = slots.x, slots.state["best"]
+        x = slots.x
         u = self.rng.fork("window").at(slots.rows.index).at(t).uniform(x.new_empty(len(x), self.moves.draws))
-        return torch.where(column(t == 0, x), best, self.moves.move(x, best, self._level(t), u))
+        return torch.where(column(t == 0, x), slots.state["best"], self.moves.move(x, slots.state, self._level(t), u))
 
     def learn(self, slots: Slots, t: Tensor, x_adv: Tensor, answer: Answer) -> tuple[State, Tensor]:
         """Keep points with a larger loss; misclassified samples are finished."""
         best, loss = slots.state["best"], slots.state["loss"]
         better = answer.reached | (answer.loss > loss)
-        state = {"best": torch.where(column(better, best), x_adv, best), "loss": torch.where(better, answer.loss, loss)}
-        return state, answer.reached
+        kept = {"best": torch.where(column(better, best), x_adv, best), "loss": torch.where(better, answer.loss, loss)}
+        return slots.state | kept, answer.reached
 
     def _level(self, t: Tensor) -> Tensor:
         """How often the area of the windows has halved, (b,); the start does not count as a query of the schedule."""
         share = (t - 1) * 10_000 // max(1, self.queries - 1)
-        return (share[:, None] > torch.tensor(HALVED, device=t.device)).sum(1)
+        return (share[:, None] > self._halved).sum(1)
+
+    @cached_property
+    def _halved(self) -> Tensor:
+        return torch.tensor(HALVED, device=self.moves.like.device)
