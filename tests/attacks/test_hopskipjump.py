@@ -7,7 +7,8 @@ import torch
 from subjects import Affine
 from torch import Tensor
 
-from holdfast.attacks.hopskipjump import HopSkipJump
+from holdfast.attacks._queries import Oracle, answering
+from holdfast.attacks.hopskipjump import HopSkipJump, _Walk
 from holdfast.certify.neighbors import Neighbors
 from holdfast.contracts import Rows
 from holdfast.geometry import L2, NORMS, Threat
@@ -40,6 +41,32 @@ def test_comes_within_a_factor_of_the_closed_form(norm: str, queries: int, facto
     assert (model(x_adv).argmax(1) != y).all()
     assert (distance >= exact * (1 - 1e-9)).all()
     assert (distance / exact).median().item() < factor
+
+
+@pytest.mark.parametrize("norm", DUAL)
+@pytest.mark.parametrize("share", [-9.0, -0.3, 0.0, 0.3, 9.0])  # how far the point is beyond the boundary, in probes
+def test_the_normal_equals_a_loop_over_the_probes(norm: str, share: float) -> None:
+    model, x, y, _ = problem(1, norm, box=1.0)
+    asked: list[Tensor] = []
+    attack, rows = HopSkipJump(threat=Threat(NORMS[norm], inf)), Rows.of(y)
+    with answering(model, Rng(0)) as ask:
+        oracle = Oracle(ask, attack, x, rows, lambda rows, x_adv, loss, cost: asked.extend(x_adv))
+        walk = _Walk(attack, oracle, torch.arange(1), x, rows, Rng(0))
+        across = (model.weight[1 - y] - model.weight[y]).detach()
+        across /= across.norm()
+        gap = (model(x)[0, y] - model(x)[0, 1 - y]).detach() / (model.weight[1] - model.weight[0]).norm().detach()
+        walk.point = x + across * gap
+        length = float(walk._probe_length(torch.arange(1), 2))
+        walk.point = walk.point + share * length * across / 10**0.5
+        length = float(walk._probe_length(torch.arange(1), 2))
+        found = walk._normal(torch.arange(1), torch.tensor([37]), 2)
+    assert len(asked) == 37
+    v = [1.0 if int(model(point[None]).argmax()) != int(y) else -1.0 for point in asked]
+    mean = sum(v) / 37
+    centered = [one - (0 if abs(mean) == 1 else mean) for one in v]
+    total = sum(weight * (point - walk.point[0]) / length for weight, point in zip(centered, asked, strict=True))
+    torch.testing.assert_close(found[0], total.sign() if norm == "linf" else total / total.norm())
+    assert (abs(mean) == 1) == (abs(share) == 9)
 
 
 def test_more_queries_shorten_the_perturbation() -> None:
