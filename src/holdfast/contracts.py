@@ -134,6 +134,10 @@ Loss = Callable[[Outputs, Rows], Tensor]
 Watch = Callable[[Rows, Tensor, Tensor, Cost], None]
 """Called with (rows, x_adv, loss, cost) each time an attack evaluates the model."""
 
+Predictor = Callable[[Tensor], Tensor]
+"""Any callable from inputs to scores (b, classes) or integer labels (b,): a module that classifies, a function around a
+scikit-learn classifier, the ``predict`` of nearest neighbors, a remote service."""
+
 Keep = Literal["fooled", "last", "worst", "closest"]
 """Which iterate an attack returns. ``fooled``: the first one that is misclassified, at which the attack stops;
 ``last``: the last one; ``worst``: a misclassified one if there is any, among those the one with the largest loss;
@@ -192,6 +196,10 @@ class Attack(Protocol):
     @property
     def minimal(self) -> bool:
         """True if the attack searches for the shortest perturbation, so that one run covers every eps up to its own."""
+
+    @property
+    def black_box(self) -> bool:
+        """True if the attack needs only outputs of the model under test, so that it runs on any :data:`Predictor`."""
 
     def at(self, eps: float) -> Attack:
         """The same attack at another eps."""

@@ -94,7 +94,7 @@ ATTACK = Three(threat=Threat(LInf(), 0.05))
 
 def evaluated(folder: Path, model: nn.Module, samples: Split, shard: int = N) -> Records:
     subject: Subject = network(model, name="net", seed=0, digest="weights", folder=folder, facts={"seed": 0})
-    todo = measurements_of("three", ATTACK, {"name": "three"}, outputs_of(subject, samples.x[:1]))
+    todo = measurements_of("three", ATTACK, {"name": "three"}, outputs_of(model, samples.x[:1]))
     settings = Settings(seed=0, shard=shard, device=CPU, arithmetic="float32")
     return evaluate(subject, samples, [Clean(), *todo], settings, lambda *_: None)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.bim import BIM
+from holdfast.attacks.hopskipjump import HopSkipJump
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
+from holdfast.attacks.rays import RayS
+from holdfast.certify.neighbors import Neighbors
 from holdfast.contracts import Certificate, Cost, Rows, Watch
 from holdfast.data import DataSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
@@ -135,7 +139,7 @@ class Jitter(Bright):
 @pytest.mark.parametrize("shard", [2, 6])
 def test_a_randomized_model_is_judged_in_ten_draws(shard: int, tmp_path: Path) -> None:
     """The first sample is near the boundary, the second is moved near it, the third and fourth never come there."""
-    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.03, 0.1))
+    todo = measured({"push": pushed(0.1)}, "push", (0.03, 0.1))
     records = run(tmp_path, todo, subject=subject(tmp_path, Jitter()), shard=shard)
     clean, moved = records.columns["accuracy"], records.columns["accuracy:linf:push"]
     assert all(0 <= share <= 1 and (10 * share) % 1 == pytest.approx(0, abs=1e-9) for share in [*clean, *moved])
@@ -444,6 +448,43 @@ def test_attacks_run_with_no_correctly_classified_sample(tmp_path: Path) -> None
     records = run(tmp_path, measured({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
     assert column(records, "fooled", "noise") == [True] * 6
     assert column(records, "distance", "push") == [0.0] * 6
+
+
+def without_module(folder: Path) -> Subject:
+    """Nearest neighbors of two points, black and white, in float64."""
+    points = torch.stack([torch.zeros(4), torch.ones(4)]).double()
+    neighbors = Neighbors(points=points, labels=torch.tensor([0, 1]), box=(0.0, 1.0))
+    return Subject(
+        name="neighbors",
+        seed=0,
+        digest="points",
+        folder=folder,
+        facts={"model": "neighbors", "seed": 0},
+        predict=lambda x, rng: neighbors.predict(x.flatten(1)),
+        dtype=torch.float64,
+    )
+
+
+@pytest.mark.parametrize("attack", [RayS, HopSkipJump])
+def test_black_box_attacks_need_no_module(tmp_path: Path, attack: type[RayS]) -> None:
+    hard = attack(threat=Threat(LInf(), inf), queries=300)
+    todo = measured({"hard": (hard, {"queries": 300})})
+    records = run(tmp_path, todo, subject=without_module(tmp_path))
+    assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
+    assert column(records, "fooled", "hard") == [True] * 6
+    distance = column(records, "distance", "hard")  # the boundary is where the mean is one half
+    assert distance[:4] == pytest.approx([0.02, 0.08, 0.15, 0.4], rel=0.2, abs=1e-3)
+    assert all(found >= mean for found, mean in zip(distance[:4], [0.02, 0.08, 0.15, 0.4], strict=True))
+    facts = records.facts["attacks"]["hard"]
+    assert facts["minimal"]
+    assert facts["backwards"] == 0
+    assert 4 * 200 < facts["forwards"] <= 4 * 300
+
+
+def test_attacks_that_need_gradients_are_refused_without_a_module(tmp_path: Path) -> None:
+    todo = measured({"pgd": (PGD(threat=Threat(LInf(), 0.1)), {})})
+    with pytest.raises(ValueError, match="neighbors has no network, so pgd finds no gradients there; leave it out"):
+        run(tmp_path, todo, subject=without_module(tmp_path))
 
 
 def test_tick_counts_parts(tmp_path: Path) -> None:

@@ -234,6 +234,20 @@ def test_judge_computes_in_float32_and_restores_precision_settings(fails: bool) 
     assert model.seen == [(torch.float32, torch.float32, "highest", False)]
 
 
+@pytest.mark.parametrize("classify", [lambda x: Bright()(x), lambda x: Bright()(x).argmax(1)], ids=["scores", "labels"])
+def test_any_callable_is_judged_in_the_type_of_its_inputs(classify) -> None:
+    seen: list[torch.dtype] = []
+
+    def ask(x: Tensor) -> Tensor:
+        seen.append(x.dtype)
+        return classify(x)
+
+    x, x_adv, y = images(0.45, 0.45).double(), images(0.55, 0.46).double(), torch.tensor([0, 0])
+    verdict = judge(ask, x, x_adv, y, Threat(LInf(), 0.11), Rng(0))
+    assert verdict.fooled.tolist() == [True, False]
+    assert seen == [torch.float64]
+
+
 def test_judge_accepts_an_empty_batch() -> None:
     empty, none = torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.int64)
     verdict = judge(Bright(), empty, empty, none, THREAT, Rng(0))

@@ -1,8 +1,9 @@
 """What attacks share, so that a file in this folder holds only what is particular to its attack.
 
 A file defines one frozen dataclass. It subclasses :class:`LoopAttack` if the attack is the gradient loop of
-``_ascent.py``, :class:`WrapperAttack` if it runs another attack, and :class:`StandaloneAttack` otherwise. Callers rely
-on :class:`holdfast.contracts.Attack` alone, never on these classes.
+``_ascent.py``, :class:`WrapperAttack` if it runs another attack, ``QueryAttack`` of ``_queries.py`` if it only asks the
+model for outputs, and :class:`StandaloneAttack` otherwise. Callers rely on :class:`holdfast.contracts.Attack` alone,
+never on these classes.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +20,9 @@ from holdfast.rng import Rng
 
 
 class FixedLoss:
-    """An attack whose loss and start cannot both be chosen."""
+    """An attack whose loss and start cannot both be chosen, and which needs gradients unless a subclass says not."""
+
+    black_box: bool = False
 
     def with_loss(self, loss: Loss, start: Start) -> Attack:
         """Refuse; attacks with the fields ``loss`` and ``start`` override this."""

@@ -37,6 +37,7 @@ class Transfer(WrapperAttack):
     diversity: float = 0.0
     smallest: float = 0.9
     translation: int = 1
+    black_box = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.attacks._cascade import select
 from holdfast.contracts import Attack, Cascade, Stage
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
-from holdfast.evaluation.measurements import Attacked, Before, Result, Shard, cost, joined, network_of
+from holdfast.evaluation.measurements import Attacked, Before, Result, Shard, cost, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part
 from holdfast.records.records import column_name
@@ -21,9 +21,9 @@ from holdfast.rng import Rng
 
 
 @torch.no_grad()
-def outputs_of(subject: Subject, x: Tensor) -> int:
+def outputs_of(model: nn.Module, x: Tensor) -> int:
     """The number of logits of a network, which decides on the stages of cascades."""
-    with frozen(network_of(subject), Rng(0)) as view:
+    with frozen(model, Rng(0)) as view:
         return view(x).shape[1]
 
 

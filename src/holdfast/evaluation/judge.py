@@ -135,7 +135,10 @@ def attack_and_judge(
     change: Callable[[Tensor], Tensor] | None = None,
     draws: int = 1,
 ) -> tuple[Tensor, Verdict]:
-    """Adversarial examples and the verdict on them; ``change`` is applied to the examples before they are judged."""
+    """Adversarial examples and the verdict on them; ``change`` is applied to the examples before they are judged.
+
+    The model is a module, or any callable if the attack is a black-box attack.
+    """
     x_adv = attack(cast(nn.Module, model), x, rows, rng=rng, watch=watch)
     if change is not None:
         x_adv = change(x_adv)

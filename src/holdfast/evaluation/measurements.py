@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from holdfast.contracts import Attack, Batch, Certifier, Meter, Rows
+from holdfast.contracts import Attack, Batch, Certifier, Meter, Predictor, Rows
 from holdfast.data import Split
 from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
 from holdfast.evaluation.subject import Subject
@@ -131,7 +130,7 @@ class Attacked(_OfItsShard):
     recipe: Mapping[str, Any]
     carry: str | None = None
     shown: bool = False
-    code = ("losses", "models", "crafting", "data", "attacks", "evaluation")
+    code = ("losses", "models", "crafting", "data", "attacks", "certify", "evaluation")
     arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "margin", "outside"})
     shard = None
 
@@ -170,13 +169,20 @@ class Attacked(_OfItsShard):
 
     def attacked(self, subject: Subject, shard: Shard, part: Arrays, which: NDArray[np.bool_], rng: Rng) -> Arrays:
         """The part with the chosen samples attacked."""
-        batch, meter, todo = shard.batch(), Meter(), torch.from_numpy(which).to(shard.device)
+        batch, meter, todo = shard.batch(subject.dtype), Meter(), torch.from_numpy(which).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
         draws, judge_rng = 1, rng.fork("judge")
         if RIGHT in part:  # a fork, because a model's random numbers follow positions, which shards repeat
             draws, judge_rng = part[RIGHT].shape[1], judge_rng.fork(shard.number)
         x_adv, verdict = attack_and_judge(
-            network_of(subject), self.attack, x, rows, rng=rng, judge_rng=judge_rng, watch=meter, draws=draws
+            _target(subject, self, rng.fork("predict")),
+            self.attack,
+            x,
+            rows,
+            rng=rng,
+            judge_rng=judge_rng,
+            watch=meter,
+            draws=draws,
         )
         part["margin"][which] = np.maximum(part["margin"][which], verdict.margin.cpu().numpy())
         for name in part.keys() - {"margin"}:
@@ -261,11 +267,16 @@ class Certified(_OfItsShard):
         result.facts.setdefault("certificates", {})[self.name] = facts
 
 
-def network_of(subject: Subject) -> nn.Module:
-    """The network of a subject; a subject without one is refused."""
-    if subject.model is None:
-        raise ValueError(f"{subject.name} has no network to attack; leave its attacks out")
-    return subject.model
+def _target(subject: Subject, measurement: Attacked, rng: Rng) -> Predictor:
+    """The module of a subject, or its predictions where it has none, which suffice for black-box attacks."""
+    if subject.model is not None:
+        return subject.model
+    if not measurement.attack.black_box:
+        raise ValueError(
+            f"{subject.name} has no network, so {measurement.name} finds no gradients there; leave it out or use "
+            "attacks that need only predictions, such as rays and hopskipjump"
+        )
+    return lambda x: subject.predict(x, rng)
 
 
 def _right(parts: Sequence[Part], otherwise: NDArray[Any]) -> NDArray[Any] | None:

@@ -22,11 +22,12 @@ Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 def network_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
     """The evaluation of a network: clean prediction, attacks, accuracy-vs-eps curve and certificates of the recipe."""
     config, model = session.recipe.evaluate, subject.model
+    assert model is not None  # a network
     samples = session.samples(config.samples)
-    classes = outputs_of(subject, samples.batch(torch.arange(1), session.device).x)
+    classes = outputs_of(model, samples.batch(torch.arange(1), session.device).x)
     attacked = attack_measurements(attacks, config.curve, config.eps, config.strip, classes=classes)
     measurements: list[Measurement] = [Clean(), *attacked]
-    measurements += [] if model is None else certificate_measurements(session.recipe, model)
+    measurements += certificate_measurements(session.recipe, model)
     return Evaluation(subject, samples, measurements, config.shard)
 
 
