@@ -70,7 +70,8 @@ class Sparse:
     def begin(self, x_adv: Tensor) -> State:
         """A placeholder: the first evaluation of a stage replaces it."""
         number = x_adv.new_zeros(len(x_adv), dtype=at_least_float32(x_adv))
-        step, loss, share, changed = (number.clone() for _ in range(4))
+        step, loss = number, number.clone()
+        share, changed = (torch.zeros(len(x_adv), device=x_adv.device) for _ in range(2))
         since = torch.zeros(len(x_adv), dtype=torch.int64, device=x_adv.device)
         return _Progress(step, torch.zeros_like(x_adv), torch.zeros_like(x_adv), loss, share, changed, since)
 
