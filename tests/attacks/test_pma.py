@@ -54,7 +54,8 @@ def test_the_iterates_are_those_of_a_loop(steps: int, targeted: bool, net: Net, 
         for index, point in zip(rows.index.tolist(), x_adv, strict=True):
             seen[index].append(point.clone())
 
-    PMA(threat=THREAT, steps=steps, keep="worst", targeted=targeted)(net, x, rows, rng=rng, watch=watch)
+    attack = PMA(threat=THREAT, steps=steps, rescale=False, keep="worst", targeted=targeted)
+    attack(net, x, rows, rng=rng, watch=watch)
     for i, index in enumerate(rows.index.tolist()):
         y = int(rows["target"][i] if targeted else rows.y[i])
         expected: list[Tensor] = []
@@ -83,7 +84,7 @@ def test_rescaled_logits_do_not_saturate(net: Net, rng: Rng) -> None:
     def fooled(model: nn.Module, attack: PMA | PGD) -> int:
         return int((net(attack(model, x, rows, rng=rng)).argmax(1) != rows.y).sum())
 
-    plain, rescaled = PMA(threat=THREAT, steps=10, rescale=False), PMA(threat=THREAT, steps=10, rescale=True)
+    plain, rescaled = PMA(threat=THREAT, steps=10, rescale=False), PMA(threat=THREAT, steps=10)
     best = fooled(net, PMA(threat=THREAT, steps=50, rescale=False))
     assert fooled(sharp, plain) < best
     assert fooled(sharp, rescaled) == fooled(net, rescaled) == best

@@ -250,8 +250,7 @@ class _Queue:
         x, rows, threat = self.x[ids], self._rows(ids), self.loop.threat
         # half precision may overflow to NaN, which clamping would keep
         corners = () if x.itemsize < 4 else threat.corners(x) or ()
-        rng = self.rng.fork("start").at(rows.index).at(self.tries[ids])
-        x_adv = self._draw(x, corners, rng)
+        x_adv = x.clone() if self.loop.start == "clean" else self._draw(x, corners, rows.index, self.tries[ids])
         t, state = torch.zeros(len(ids), dtype=torch.int64, device=x.device), self.loop.rule.begin(x_adv)
         return _MicroBatch(ids, x, x_adv, corners, rows, state, t, self.loop.steps)
 
@@ -265,10 +264,9 @@ class _Queue:
             given["target"] = self.ranking[ids].gather(1, rank[:, None]).squeeze(1)
         return replace(rows, given={**rows.given, **given}) if given else rows
 
-    def _draw(self, x: Tensor, corners: tuple[Tensor, ...], rng: Rng) -> Tensor:
-        start, threat = self.loop.start, self.loop.threat
-        if start == "clean":
-            return x.clone()
+    def _draw(self, x: Tensor, corners: tuple[Tensor, ...], index: Tensor, tries: Tensor) -> Tensor:
+        """Random starting points, which depend on the sample and the number of its run."""
+        start, threat, rng = self.loop.start, self.loop.threat, self.rng.fork("start").at(index).at(tries)
         if not isinstance(start, str):
             return start(threat, x, rng)
         x_adv = threat.sample_ball(x, rng) if start == "random" else x + _NEAR * rng.normal(x)

@@ -22,13 +22,13 @@ class PMA(LoopAttack):
     one; the other halves maximize the difference. The very first step goes the other way, toward the true class. In
     each half the step size falls from 2·eps to zero by half a cosine. ``steps`` is the number of steps of a run, and
     ``restarts`` repeats both runs. ``rescale`` divides the logits by the difference of the two largest, a constant to
-    the gradient: large logits saturate the softmax and its gradient vanishes.
+    the gradient, because large logits saturate the softmax and its gradient vanishes; False is the published form.
     """
 
     threat: Threat
     steps: int = 100
     restarts: int = 1
-    rescale: bool = False
+    rescale: bool = True
     keep: Keep = "fooled"
     targeted: bool = False
 
