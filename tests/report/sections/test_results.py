@@ -103,3 +103,23 @@ def test_settings_are_listed_for_each_attack(study) -> None:
     rows = {row.name: row.cells for row in settings_table(study).rows}
     assert rows["PGD-40"] == ("linf", "0.3", "any perturbation within eps", "steps 40")
     assert rows["PGD-L2"][-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("settings", "short"),
+    [
+        ({"steps": 7, "step": 0.08}, True),
+        ({"steps": 7, "step": 0.09}, False),
+        ({"steps": 10, "step": 0.06}, False),  # exactly 2 eps
+        ({"steps": 7, "step": None}, False),
+        ({"attack": {"steps": 7, "step": 0.08}}, True),
+        ({"steps": 7, "step": 0.08, "at": 0.3}, False),  # a point of a curve, whose step is scaled
+    ],
+)
+def test_steps_that_cannot_cross_the_ball_give_a_warning(make_run, make_study, settings, short: bool) -> None:
+    run = make_run("a", 0, n=9)
+    facts = run.records.facts
+    attacks = {**facts["attacks"], "PGD-40": {**facts["attacks"]["PGD-40"], "settings": settings}}
+    run = replace(run, records=replace(run.records, facts={**facts, "attacks": attacks}))
+    expected = "PGD-40 takes 7 steps of 0.08, which cannot cross the ball (2 eps = 0.6)"
+    assert any(warning.startswith(expected) for warning in section(make_study([run])).warnings) == short

@@ -29,7 +29,7 @@ def section(study: Study) -> Section | None:
         tables=[table for table in tables if table is not None],
         cards=list(_cards(study)),
         lead=headline(study),
-        warnings=[*_outside(study), *_not_attacked(study)],
+        warnings=[*_outside(study), *_not_attacked(study), *_short(study)],
         in_text=True,
     )
 
@@ -137,3 +137,18 @@ def _not_attacked(study: Study) -> Iterator[str]:
     if study.eps is not None and (runs := [run.label for run in study.unmeasured()]):
         where = f"{study.norm} eps {eps_text(study.eps)}"
         yield f"No attack was run at {where} against {listed(runs)}, so the worst case is an upper bound."
+
+
+def _short(study: Study) -> Iterator[str]:
+    """Warn of published and own settings whose steps are too short; the default step size is long enough."""
+    for name, attack in study.attacks().items():
+        settings = attack.settings.get("attack", attack.settings)  # of the inner attack, if it wraps one
+        steps, step = settings.get("steps"), settings.get("step")
+        if steps is None or step is None or "at" in attack.settings or attack.norm == "l0":
+            continue
+        needed = 2 * attack.eps
+        if steps * step < needed * (1 - 1e-9):
+            yield (
+                f"{name} takes {steps} steps of {step:.4g}, which cannot cross the ball (2 eps = {needed:.4g}), so it "
+                "may miss adversarial examples; use more or larger steps, or leave out the step size."
+            )
