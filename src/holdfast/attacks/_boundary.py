@@ -1,0 +1,174 @@
+"""What minimal-norm attacks share: evaluating points, linearizing decision boundaries, and the closest success."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil, inf
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks._ascent import gradient, micro_batches
+from holdfast.attacks._checks import check_labels
+from holdfast.attacks._hyperplane import DUAL
+from holdfast.contracts import Cost, Model, Outputs, Rows, Watch
+from holdfast.crafting import microbatch
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.crafting.view import crafting
+from holdfast.geometry import Threat
+from holdfast.losses.classification import logit_difference, targeted_logit_difference
+from holdfast.rng import Rng
+
+MANY = 9  # the number of target classes of AutoAttack
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """Reshape (b,) values so that they broadcast over the rows of ``like``."""
+    return values.reshape(-1, *[1] * (like.ndim - 1))
+
+
+@contextmanager
+def differentiable(model: nn.Module, x: Tensor, rng: Rng, steps: int) -> Iterator[Model]:
+    """The view of the model for ``steps`` passes over x, in float32: near the boundary bfloat16 decides wrongly."""
+    passes = steps * ceil(len(x) / microbatch.size())
+    with (
+        arithmetic("float32"),
+        crafting(model, rng, passes) as view,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        yield view
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The model under attack: evaluates points and reports every evaluation to ``watch``.
+
+    Iterates of a minimal-norm attack may lie outside the threat; ``watch`` sees the clean input in their place.
+    """
+
+    view: Model
+    threat: Threat
+    targeted: bool
+    watch: Watch | None
+
+    def clean(self, closest: "Closest", rows: Rows) -> Tensor:
+        """The logits of the clean inputs, (b, classes); those that the attack wants as they are have distance 0.
+
+        Refuses labels and targets for which the model has no logit.
+        """
+        parts = []
+        for ids in micro_batches(closest.x):
+            part, x = rows.take(ids), closest.x[ids]
+            with torch.no_grad():
+                out = self.view.outputs(x)
+            check_labels(part, out.logits.shape[1], self.targeted)
+            if out.logits.shape[1] < 2:
+                raise ValueError("the model has one class but an attack needs another to aim at; give it two logits")
+            self._report(out, x, x, part, backwards=0)
+            closest.offer(ids, x, part.reached(out.logits.argmax(1), self.targeted))
+            parts.append(out.logits)
+        return torch.cat(parts)
+
+    def reached(self, x_adv: Tensor, x: Tensor, rows: Rows) -> Tensor:
+        """(b,) whether the points have a label that the attack wants."""
+        with torch.no_grad():
+            out = self.view.outputs(x_adv)
+        self._report(out, x_adv, x, rows, backwards=0)
+        return rows.reached(out.logits.argmax(1), self.targeted)
+
+    def gradients(
+        self, x_adv: Tensor, x: Tensor, rows: Rows, functions: Callable[[Tensor], Tensor]
+    ) -> tuple[Outputs, Tensor, Iterator[Tensor]]:
+        """The outputs, the (b, k) values of functions of the logits, and the input gradient of each of the k.
+
+        The gradients are computed one after the other, so that they need not all fit into memory.
+        """
+        leaf = x_adv.detach().clone().requires_grad_()
+        out = self.view.outputs(leaf)
+        values = functions(out.logits)
+        self._report(out, x_adv, x, rows, backwards=values.shape[1])
+        return out, values.detach(), _gradients(values, leaf)
+
+    def _report(self, out: Outputs, x_adv: Tensor, x: Tensor, rows: Rows, backwards: int) -> None:
+        if self.watch is None:
+            return
+        loss = (targeted_logit_difference if self.targeted else logit_difference)(out, rows).detach()
+        inside = column(self.threat.contains(x_adv, x), x)
+        cost = Cost(len(x), backwards * len(x))
+        self.watch(rows, torch.where(inside, x_adv, x).detach(), loss, cost)
+
+
+def _gradients(values: Tensor, leaf: Tensor) -> Iterator[Tensor]:
+    *first, last = values.unbind(1)
+    for value in first if values.requires_grad else []:
+        (grad,) = torch.autograd.grad(value, leaf, torch.ones_like(value), retain_graph=True)
+        yield torch.nan_to_num_(grad, nan=0.0)
+    yield gradient(last, leaf)
+
+
+def ranked(logits: Tensor, y: Tensor, count: int) -> Tensor:
+    """The ``count`` classes with the largest logits apart from the label, (b, count), the largest first."""
+    return logits.scatter(1, y[:, None], -inf).topk(count, dim=1).indices
+
+
+def target_count(targets: int | None, classes: int) -> int:
+    """How many target classes to try in turn; None asks for nine, or for all wrong classes if there are fewer."""
+    if targets is not None and targets >= classes:
+        raise ValueError(
+            f"targets is {targets} but the model has {classes} classes, so there are {classes - 1} wrong ones; "
+            "give fewer targets or leave the number to the attack"
+        )
+    return min(MANY, classes - 1) if targets is None else targets
+
+
+def gaps(logits: Tensor, rows: Rows, classes: Tensor, targeted: bool) -> Tensor:
+    """The (b, k) functions whose zeros are the boundaries: each class against the label.
+
+    If only the target counts, it is the target against the strongest other class, (b, 1): where a third class is
+    predicted, the boundary between target and label is not the one to cross.
+    """
+    rivals = logits.scatter(1, classes, -inf).amax(1, keepdim=True) if targeted else logits.gather(1, rows.y[:, None])
+    return logits.gather(1, classes) - rivals
+
+
+def nearest(values: Tensor, slopes: Iterator[Tensor], norm: str) -> tuple[Tensor, Tensor]:
+    """The linear function, value (b,) and slope, whose zeros are nearest in the norm; without a box, |value|/|slope|.
+
+    Slopes of zero have no zeros: where there are no others, a function with slope zero is returned.
+    """
+    least = torch.full_like(values[:, 0], inf)
+    value = slope = None
+    for number, found in zip(values.unbind(1), slopes, strict=True):
+        length = torch.linalg.vector_norm(found.flatten(1), DUAL[norm], dim=1).to(number)
+        distance = torch.where(length > 0, number.abs() / length, inf)
+        closer = distance < least
+        value = number if value is None else torch.where(closer, number, value)
+        slope = found if slope is None else torch.where(column(closer, found), found, slope)
+        least = torch.minimum(distance, least)
+    assert value is not None
+    assert slope is not None
+    return torch.nan_to_num(value), slope
+
+
+class Closest:
+    """The closest point found for each sample that the attack wants, and its length; infinite if there is none."""
+
+    def __init__(self, threat: Threat, x: Tensor) -> None:
+        self.threat, self.x, self.point = threat, x, x.clone()
+        self.length = torch.full((len(x),), inf, dtype=x.dtype, device=x.device)
+
+    def offer(self, ids: Tensor, x_adv: Tensor, wanted: Tensor) -> None:
+        """Record the points that the attack wants, marked by a mask, where they are closer than the earlier ones."""
+        length = self.threat.norm.length(x_adv - self.x[ids])
+        better = wanted & (length < self.length[ids])
+        self.point[ids] = torch.where(column(better, x_adv), x_adv, self.point[ids])
+        self.length[ids] = torch.where(better, length.to(self.length), self.length[ids])
+
+    def inside(self) -> Tensor:
+        """(b,) whether a point inside the threat was found."""
+        return (self.length < inf) & self.threat.contains(self.point, self.x)
+
+    def result(self) -> Tensor:
+        """The closest points, or the clean inputs where none is inside the threat."""
+        return torch.where(column(self.inside(), self.x), self.point, self.x)

@@ -1,0 +1,141 @@
+"""Fast adaptive boundary attack."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks._ascent import micro_batches
+from holdfast.attacks._attack import StandaloneAttack
+from holdfast.attacks._boundary import Closest, Probe, column, differentiable, gaps, nearest, ranked, target_count
+from holdfast.attacks._checks import at_least_one, between, check, norm_of, one_of
+from holdfast.attacks._hyperplane import DUAL, shortest_to
+from holdfast.contracts import Keep, Rows, Watch
+from holdfast.geometry import Threat
+from holdfast.rng import Rng
+
+_LEAST = 1e-8  # the shortest length in the weights of the two projections
+
+
+@dataclass(frozen=True, kw_only=True)
+class FAB(StandaloneAttack):
+    """The closest misclassified point, by projections onto linearized decision boundaries (Croce and Hein 2020).
+
+    Each step projects the iterate and x onto the linearized boundary within the box, goes ``eta`` times as far, and
+    averages both with a weight of at most ``alpha_max`` for x. After a success the next step starts from ``beta`` times
+    the perturbation. By default the attack aims at the ``targets`` classes with the largest logits at x in turn, as in
+    AutoAttack (nine, or all if there are fewer), one backward pass per step. ``targets=0`` is the untargeted form: it
+    linearizes the boundaries to all classes, one backward pass each, and goes to the nearest. In both, any
+    misclassification counts. ``targeted=True`` aims at the ``target`` of the rows, and only that class counts.
+
+    A result farther away than eps is replaced by x. ``keep="closest"`` runs all steps, so that one run covers every
+    eps; ``keep="fooled"`` stops a sample at its first success within eps. Restarts begin at random, within half of eps
+    or of the distance of the best point if that is shorter; a sample without either is not restarted.
+    """
+
+    threat: Threat
+    steps: int = 100
+    restarts: int = 1
+    targets: int | None = None
+    targeted: bool = False
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    keep: Keep = "closest"
+
+    def __post_init__(self) -> None:
+        norm_of("fab", self.threat, tuple(DUAL))
+        one_of("keep", self.keep, get_args(Keep))
+        if self.keep not in ("closest", "fooled"):
+            raise ValueError(f'keep is "{self.keep}" but fab looks for short perturbations; give "closest" or "fooled"')
+        at_least_one(steps=self.steps, restarts=self.restarts)
+        between("alpha_max", self.alpha_max, 0, 1)
+        between("eta", self.eta, 1, 2)
+        between("beta", self.beta, 0, 1)
+        between("targets", self.targets or 0, 0, inf)
+        if self.targeted and self.targets is not None:
+            raise ValueError("targeted=True aims at the target of each row; leave out the number of targets")
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
+    ) -> Tensor:
+        """Adversarial inputs for x."""
+        rows = Rows.of(y)
+        check(x, rows, self.threat)
+        x = x.detach()
+        if not len(x):
+            return x.clone()
+        with differentiable(model, x, rng, self.steps * self.restarts * max(1, self.targets or 1)) as view:
+            probe, closest = Probe(view, self.threat, self.targeted, watch), Closest(self.threat, x)
+            logits = probe.clean(closest, rows)
+            for number, classes in enumerate(self._aims(logits, rows)):
+                for restart in range(self.restarts):
+                    source = rng.fork("start").fork(number).fork(restart)
+                    for run in self._starts(closest, rows, classes, restart, source):
+                        self._run(probe, closest, run)
+        return closest.result()
+
+    def _aims(self, logits: Tensor, rows: Rows) -> tuple[Tensor, ...]:
+        """The classes, (b, k), whose boundaries each run linearizes."""
+        if self.targeted:
+            return (rows["target"][:, None],)
+        count = target_count(self.targets, logits.shape[1])
+        if count:
+            return torch.split(ranked(logits, rows.y, count), 1, dim=1)
+        return (ranked(logits, rows.y, logits.shape[1] - 1),)
+
+    def _starts(self, closest: Closest, rows: Rows, classes: Tensor, restart: int, rng: Rng) -> Iterator["_Run"]:
+        """The micro-batches of a run: the samples that it can improve, at their starting points."""
+        left = ~closest.inside() if self.keep == "fooled" else closest.length > 0
+        radius = 0.5 * closest.length.clamp_max(self.threat.eps)
+        if restart:
+            left &= radius.isfinite()
+        remaining = left.nonzero().squeeze(1)
+        for part in micro_batches(remaining):
+            ids = remaining[part]
+            run = _Run(ids, closest.x[ids], closest.x[ids], rows.take(ids), classes[ids])
+            if restart:
+                noise = self.threat.norm.sample(run.x, radius[ids], rng.at(run.rows.index))
+                run = run._replace(x_adv=(run.x + noise).clamp(self.threat.low, self.threat.high))
+            yield run
+
+    def _run(self, probe: Probe, closest: Closest, run: "_Run") -> None:
+        for _ in range(self.steps):
+            x_adv = self._step(probe, run)
+            wanted = probe.reached(x_adv, run.x, run.rows)
+            closest.offer(run.ids, x_adv, wanted)
+            back = run.x + self.beta * (x_adv - run.x)
+            run = run._replace(x_adv=torch.where(column(wanted, x_adv), back, x_adv))
+            if self.keep == "fooled":
+                run = run.take(~closest.inside()[run.ids])
+                if not len(run.ids):
+                    return
+
+    def _step(self, probe: Probe, run: "_Run") -> Tensor:
+        """The next iterate: the average of the two projections, with overshoot."""
+        x, x_adv, norm = run.x, run.x_adv, self.threat.norm
+        _, values, slopes = probe.gradients(x_adv, x, run.rows, lambda z: gaps(z, run.rows, run.classes, self.targeted))
+        value, slope = nearest(values, slopes, norm.name)
+        box = self.threat.low, self.threat.high
+        at_x = value + (slope * (x - x_adv)).flatten(1).sum(1)
+        near, far = shortest_to(x_adv, slope, value, *box, norm.name), shortest_to(x, slope, at_x, *box, norm.name)
+        lengths = [norm.length(d).clamp_min(_LEAST) for d in (near, far)]
+        share = column((lengths[0] / (lengths[0] + lengths[1])).clamp_max(self.alpha_max), x)
+        return ((1 - share) * (x_adv + self.eta * near) + share * (x + self.eta * far)).clamp(*box)
+
+
+class _Run(NamedTuple):
+    """Samples of one run with their positions in the call, their iterates and the classes that they aim at."""
+
+    ids: Tensor
+    x: Tensor
+    x_adv: Tensor
+    rows: Rows
+    classes: Tensor
+
+    def take(self, which: Tensor) -> "_Run":
+        """Select samples by a mask."""
+        return _Run(self.ids[which], self.x[which], self.x_adv[which], self.rows.take(which), self.classes[which])
