@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,20 @@ def differentiable(model: nn.Module, x: Tensor, rng: Rng, steps: int) -> Iterato
         yield view
 
 
+class Run(NamedTuple):
+    """Samples under attack: their positions in the call, clean inputs, iterates, rows, and classes (b, k) to aim at."""
+
+    ids: Tensor
+    x: Tensor
+    x_adv: Tensor
+    rows: Rows
+    classes: Tensor
+
+    def take(self, which: Tensor) -> "Run":
+        """Select samples by a mask."""
+        return Run(self.ids[which], self.x[which], self.x_adv[which], self.rows.take(which), self.classes[which])
+
+
 @dataclass(frozen=True)
 class Probe:
     """The model under attack: evaluates points and reports every evaluation to ``watch``.
@@ -70,24 +85,27 @@ class Probe:
             parts.append(out.logits)
         return torch.cat(parts)
 
-    def reached(self, x_adv: Tensor, x: Tensor, rows: Rows) -> Tensor:
-        """(b,) whether the points have a label that the attack wants."""
+    def reached(self, run: Run) -> Tensor:
+        """(b,) whether the iterates have a label that the attack wants."""
         with torch.no_grad():
-            out = self.view.outputs(x_adv)
-        self._report(out, x_adv, x, rows, backwards=0)
-        return rows.reached(out.logits.argmax(1), self.targeted)
+            out = self.view.outputs(run.x_adv)
+        self._report(out, run.x_adv, run.x, run.rows, backwards=0)
+        return run.rows.reached(out.logits.argmax(1), self.targeted)
 
-    def gradients(
-        self, x_adv: Tensor, x: Tensor, rows: Rows, functions: Callable[[Tensor], Tensor]
-    ) -> tuple[Outputs, Tensor, Iterator[Tensor]]:
+    def nearest_boundary(self, run: Run) -> tuple[Tensor, Tensor]:
+        """The linearized boundary nearest to each iterate: value (b,) and slope of a function that is zero there."""
+        _, values, slopes = self.gradients(run, lambda logits: _gaps(logits, run.rows, run.classes, self.targeted))
+        return _nearest(values, slopes, self.threat.norm.name)
+
+    def gradients(self, run: Run, functions: Callable[[Tensor], Tensor]) -> tuple[Outputs, Tensor, Iterator[Tensor]]:
         """The outputs, the (b, k) values of functions of the logits, and the input gradient of each of the k.
 
         The gradients are computed one after the other, so that they need not all fit into memory.
         """
-        leaf = x_adv.detach().clone().requires_grad_()
+        leaf = run.x_adv.detach().clone().requires_grad_()
         out = self.view.outputs(leaf)
         values = functions(out.logits)
-        self._report(out, x_adv, x, rows, backwards=values.shape[1])
+        self._report(out, run.x_adv, run.x, run.rows, backwards=values.shape[1])
         return out, values.detach(), _gradients(values, leaf)
 
     def _report(self, out: Outputs, x_adv: Tensor, x: Tensor, rows: Rows, backwards: int) -> None:
@@ -122,7 +140,7 @@ def target_count(targets: int | None, classes: int) -> int:
     return min(MANY, classes - 1) if targets is None else targets
 
 
-def gaps(logits: Tensor, rows: Rows, classes: Tensor, targeted: bool) -> Tensor:
+def _gaps(logits: Tensor, rows: Rows, classes: Tensor, targeted: bool) -> Tensor:
     """The (b, k) functions whose zeros are the boundaries: each class against the label.
 
     If only the target counts, it is the target against the strongest other class, (b, 1): where a third class is
@@ -132,7 +150,7 @@ def gaps(logits: Tensor, rows: Rows, classes: Tensor, targeted: bool) -> Tensor:
     return logits.gather(1, classes) - rivals
 
 
-def nearest(values: Tensor, slopes: Iterator[Tensor], norm: str) -> tuple[Tensor, Tensor]:
+def _nearest(values: Tensor, slopes: Iterator[Tensor], norm: str) -> tuple[Tensor, Tensor]:
     """The linear function, value (b,) and slope, whose zeros are nearest in the norm; without a box, |value|/|slope|.
 
     Slopes of zero have no zeros: where there are no others, a function with slope zero is returned.

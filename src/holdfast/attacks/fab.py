@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.attacks._ascent import micro_batches
 from holdfast.attacks._attack import StandaloneAttack
-from holdfast.attacks._boundary import Closest, Probe, column, differentiable, gaps, nearest, ranked, target_count
+from holdfast.attacks._boundary import Closest, Probe, Run, column, differentiable, ranked, target_count
 from holdfast.attacks._checks import at_least_one, between, check, norm_of, one_of
 from holdfast.attacks._hyperplane import DUAL, shortest_to
 from holdfast.contracts import Keep, Rows, Watch
@@ -87,7 +87,7 @@ class FAB(StandaloneAttack):
             return torch.split(ranked(logits, rows.y, count), 1, dim=1)
         return (ranked(logits, rows.y, logits.shape[1] - 1),)
 
-    def _starts(self, closest: Closest, rows: Rows, classes: Tensor, restart: int, rng: Rng) -> Iterator["_Run"]:
+    def _starts(self, closest: Closest, rows: Rows, classes: Tensor, restart: int, rng: Rng) -> Iterator[Run]:
         """The micro-batches of a run: the samples that it can improve, at their starting points."""
         left = ~closest.inside() if self.keep == "fooled" else closest.length > 0
         radius = 0.5 * closest.length.clamp_max(self.threat.eps)
@@ -96,46 +96,30 @@ class FAB(StandaloneAttack):
         remaining = left.nonzero().squeeze(1)
         for part in micro_batches(remaining):
             ids = remaining[part]
-            run = _Run(ids, closest.x[ids], closest.x[ids], rows.take(ids), classes[ids])
+            run = Run(ids, closest.x[ids], closest.x[ids], rows.take(ids), classes[ids])
             if restart:
                 noise = self.threat.norm.sample(run.x, radius[ids], rng.at(run.rows.index))
                 run = run._replace(x_adv=(run.x + noise).clamp(self.threat.low, self.threat.high))
             yield run
 
-    def _run(self, probe: Probe, closest: Closest, run: "_Run") -> None:
+    def _run(self, probe: Probe, closest: Closest, run: Run) -> None:
         for _ in range(self.steps):
-            x_adv = self._step(probe, run)
-            wanted = probe.reached(x_adv, run.x, run.rows)
-            closest.offer(run.ids, x_adv, wanted)
-            back = run.x + self.beta * (x_adv - run.x)
-            run = run._replace(x_adv=torch.where(column(wanted, x_adv), back, x_adv))
+            run = run._replace(x_adv=self._step(run, *probe.nearest_boundary(run)))
+            wanted = probe.reached(run)
+            closest.offer(run.ids, run.x_adv, wanted)
+            back = run.x + self.beta * (run.x_adv - run.x)
+            run = run._replace(x_adv=torch.where(column(wanted, back), back, run.x_adv))
             if self.keep == "fooled":
                 run = run.take(~closest.inside()[run.ids])
                 if not len(run.ids):
                     return
 
-    def _step(self, probe: Probe, run: "_Run") -> Tensor:
-        """The next iterate: the average of the two projections, with overshoot."""
-        x, x_adv, norm = run.x, run.x_adv, self.threat.norm
-        _, values, slopes = probe.gradients(x_adv, x, run.rows, lambda z: gaps(z, run.rows, run.classes, self.targeted))
-        value, slope = nearest(values, slopes, norm.name)
-        box = self.threat.low, self.threat.high
+    def _step(self, run: Run, value: Tensor, slope: Tensor) -> Tensor:
+        """The next iterate: the average of the two projections onto the linearized boundary, with overshoot."""
+        x, x_adv, norm, box = run.x, run.x_adv, self.threat.norm, (self.threat.low, self.threat.high)
         at_x = value + (slope * (x - x_adv)).flatten(1).sum(1)
-        near, far = shortest_to(x_adv, slope, value, *box, norm.name), shortest_to(x, slope, at_x, *box, norm.name)
+        near = shortest_to(x_adv, slope, value, *box, norm.name)
+        far = shortest_to(x, slope, at_x, *box, norm.name)
         lengths = [norm.length(d).clamp_min(_LEAST) for d in (near, far)]
         share = column((lengths[0] / (lengths[0] + lengths[1])).clamp_max(self.alpha_max), x)
         return ((1 - share) * (x_adv + self.eta * near) + share * (x + self.eta * far)).clamp(*box)
-
-
-class _Run(NamedTuple):
-    """Samples of one run with their positions in the call, their iterates and the classes that they aim at."""
-
-    ids: Tensor
-    x: Tensor
-    x_adv: Tensor
-    rows: Rows
-    classes: Tensor
-
-    def take(self, which: Tensor) -> "_Run":
-        """Select samples by a mask."""
-        return _Run(self.ids[which], self.x[which], self.x_adv[which], self.rows.take(which), self.classes[which])
