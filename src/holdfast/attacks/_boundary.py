@@ -20,7 +20,7 @@ from holdfast.geometry import Threat
 from holdfast.losses.classification import logit_difference, targeted_logit_difference
 from holdfast.rng import Rng
 
-MANY = 9  # the number of target classes of AutoAttack
+_MANY = 9  # the number of target classes of AutoAttack
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
@@ -130,14 +130,23 @@ def ranked(logits: Tensor, y: Tensor, count: int) -> Tensor:
     return logits.scatter(1, y[:, None], -inf).topk(count, dim=1).indices
 
 
-def target_count(targets: int | None, classes: int) -> int:
-    """How many target classes to try in turn; None asks for nine, or for all wrong classes if there are fewer."""
+def aims(logits: Tensor, rows: Rows, targets: int | None, targeted: bool) -> tuple[Tensor, ...]:
+    """The classes, (b, k), at which the runs of an attack aim: the given target, the strongest in turn, or all at once.
+
+    ``targets`` counts the strongest; None asks for nine, or for all wrong classes if there are fewer, and 0 for all at
+    once.
+    """
+    classes = logits.shape[1]
+    if targeted:
+        return (rows["target"][:, None],)
     if targets is not None and targets >= classes:
         raise ValueError(
             f"targets is {targets} but the model has {classes} classes, so there are {classes - 1} wrong ones; "
             "give fewer targets or leave the number to the attack"
         )
-    return min(MANY, classes - 1) if targets is None else targets
+    if targets == 0:
+        return (ranked(logits, rows.y, classes - 1),)
+    return torch.split(ranked(logits, rows.y, targets or min(_MANY, classes - 1)), 1, dim=1)
 
 
 def _gaps(logits: Tensor, rows: Rows, classes: Tensor, targeted: bool) -> Tensor:
@@ -182,6 +191,14 @@ class Closest:
         better = wanted & (length < self.length[ids])
         self.point[ids] = torch.where(column(better, x_adv), x_adv, self.point[ids])
         self.length[ids] = torch.where(better, length.to(self.length), self.length[ids])
+
+    def runs(self, rows: Rows, classes: Tensor, left: Tensor) -> Iterator[Run]:
+        """The samples marked by ``left`` at their clean inputs, a micro-batch at a time."""
+        remaining = left.nonzero().squeeze(1)
+        for part in micro_batches(remaining):
+            ids = remaining[part]
+            if len(ids):
+                yield Run(ids, self.x[ids], self.x[ids], rows.take(ids), classes[ids])
 
     def inside(self) -> Tensor:
         """(b,) whether a point inside the threat was found."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import micro_batches
 from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks._boundary import Closest, Probe, Run, differentiable, ranked
 from holdfast.attacks._checks import at_least_one, between, check, norm_of
@@ -52,9 +51,8 @@ class DeepFool(StandaloneAttack):
             probe, closest = Probe(view, self.threat, False, watch), Closest(self.threat, x)
             logits = probe.clean(closest, rows)
             classes = ranked(logits, rows.y, min(self.candidates, logits.shape[1]) - 1)
-            left = (closest.length > 0).nonzero().squeeze(1)
-            for ids in (left[part] for part in micro_batches(left)):
-                self._run(probe, closest, Run(ids, x[ids], x[ids], rows.take(ids), classes[ids]))
+            for run in closest.runs(rows, classes, closest.length > 0):
+                self._run(probe, closest, run)
         return closest.result()
 
     def _run(self, probe: Probe, closest: Closest, run: Run) -> None:

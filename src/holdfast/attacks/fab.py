@@ -8,9 +8,8 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import micro_batches
 from holdfast.attacks._attack import StandaloneAttack
-from holdfast.attacks._boundary import Closest, Probe, Run, column, differentiable, ranked, target_count
+from holdfast.attacks._boundary import Closest, Probe, Run, aims, column, differentiable
 from holdfast.attacks._checks import at_least_one, between, check, norm_of, one_of
 from holdfast.attacks._hyperplane import DUAL, shortest_to
 from holdfast.contracts import Keep, Rows, Watch
@@ -71,36 +70,23 @@ class FAB(StandaloneAttack):
         with differentiable(model, x, rng, self.steps * self.restarts * max(1, self.targets or 1)) as view:
             probe, closest = Probe(view, self.threat, self.targeted, watch), Closest(self.threat, x)
             logits = probe.clean(closest, rows)
-            for number, classes in enumerate(self._aims(logits, rows)):
+            for number, classes in enumerate(aims(logits, rows, self.targets, self.targeted)):
                 for restart in range(self.restarts):
-                    source = rng.fork("start").fork(number).fork(restart)
-                    for run in self._starts(closest, rows, classes, restart, source):
+                    drawn = rng.fork("start").fork(number).fork(restart)
+                    for run in self._starts(closest, rows, classes, restart, drawn):
                         self._run(probe, closest, run)
         return closest.result()
-
-    def _aims(self, logits: Tensor, rows: Rows) -> tuple[Tensor, ...]:
-        """The classes, (b, k), whose boundaries each run linearizes."""
-        if self.targeted:
-            return (rows["target"][:, None],)
-        count = target_count(self.targets, logits.shape[1])
-        if count:
-            return torch.split(ranked(logits, rows.y, count), 1, dim=1)
-        return (ranked(logits, rows.y, logits.shape[1] - 1),)
 
     def _starts(self, closest: Closest, rows: Rows, classes: Tensor, restart: int, rng: Rng) -> Iterator[Run]:
         """The micro-batches of a run: the samples that it can improve, at their starting points."""
         left = ~closest.inside() if self.keep == "fooled" else closest.length > 0
+        if not restart:
+            yield from closest.runs(rows, classes, left)
+            return
         radius = 0.5 * closest.length.clamp_max(self.threat.eps)
-        if restart:
-            left &= radius.isfinite()
-        remaining = left.nonzero().squeeze(1)
-        for part in micro_batches(remaining):
-            ids = remaining[part]
-            run = Run(ids, closest.x[ids], closest.x[ids], rows.take(ids), classes[ids])
-            if restart:
-                noise = self.threat.norm.sample(run.x, radius[ids], rng.at(run.rows.index))
-                run = run._replace(x_adv=(run.x + noise).clamp(self.threat.low, self.threat.high))
-            yield run
+        for run in closest.runs(rows, classes, left & radius.isfinite()):
+            noise = self.threat.norm.sample(run.x, radius[run.ids], rng.at(run.rows.index))
+            yield run._replace(x_adv=(run.x + noise).clamp(self.threat.low, self.threat.high))
 
     def _run(self, probe: Probe, closest: Closest, run: Run) -> None:
         for _ in range(self.steps):
