@@ -15,9 +15,10 @@ from holdfast.attacks._hyperplane import DUAL
 from holdfast.contracts import Cost, Model, Outputs, Rows, Watch
 from holdfast.crafting import microbatch
 from holdfast.crafting.arithmetic import arithmetic
-from holdfast.crafting.view import crafting
+from holdfast.crafting.view import crafting, unwrapped
 from holdfast.geometry import Threat
 from holdfast.losses.classification import logit_difference, targeted_logit_difference
+from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
 _MANY = 9  # the number of target classes of AutoAttack
@@ -29,8 +30,11 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 
 
 @contextmanager
-def differentiable(model: nn.Module, x: Tensor, rng: Rng, steps: int) -> Iterator[Model]:
-    """The view of the model for ``steps`` passes over x, in float32: near the boundary bfloat16 decides wrongly."""
+def differentiable(model: nn.Module, x: Tensor, rng: Rng, steps: int) -> Iterator[tuple[Model, Model]]:
+    """The view of the model for ``steps`` gradients at x, in float32, and the model itself, which decides on labels.
+
+    A point just behind the boundary may be before it in bfloat16, or in a view with folded batch norm.
+    """
     passes = steps * ceil(len(x) / microbatch.size())
     with (
         arithmetic("float32"),
@@ -38,7 +42,7 @@ def differentiable(model: nn.Module, x: Tensor, rng: Rng, steps: int) -> Iterato
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
-        yield view
+        yield view, adapt(unwrapped(model))
 
 
 class Run(NamedTuple):
@@ -63,6 +67,7 @@ class Probe:
     """
 
     view: Model
+    model: Model
     threat: Threat
     targeted: bool
     watch: Watch | None
@@ -76,7 +81,7 @@ class Probe:
         for ids in micro_batches(closest.x):
             part, x = rows.take(ids), closest.x[ids]
             with torch.no_grad():
-                out = self.view.outputs(x)
+                out = self.model.outputs(x)
             check_labels(part, out.logits.shape[1], self.targeted)
             if out.logits.shape[1] < 2:
                 raise ValueError("the model has one class but an attack needs another to aim at; give it two logits")
@@ -88,7 +93,7 @@ class Probe:
     def reached(self, run: Run) -> Tensor:
         """(b,) whether the iterates have a label that the attack wants."""
         with torch.no_grad():
-            out = self.view.outputs(run.x_adv)
+            out = self.model.outputs(run.x_adv)
         self._report(out, run.x_adv, run.x, run.rows, backwards=0)
         return run.rows.reached(out.logits.argmax(1), self.targeted)
 

@@ -50,8 +50,8 @@ class DeepFool(StandaloneAttack):
         x = x.detach()
         if not len(x):
             return x.clone()
-        with differentiable(model, x, rng, self.steps) as view:
-            probe, closest = Probe(view, self.threat, False, watch), Closest(self.threat, x)
+        with differentiable(model, x, rng, self.steps) as views:
+            probe, closest = Probe(*views, self.threat, False, watch), Closest(self.threat, x)
             logits = probe.clean(closest, rows)
             classes = ranked(logits, rows.y, min(self.candidates, logits.shape[1]) - 1)
             for run in closest.runs(rows, classes, closest.length > 0):

@@ -67,8 +67,8 @@ class FAB(StandaloneAttack):
         x = x.detach()
         if not len(x):
             return x.clone()
-        with differentiable(model, x, rng, self.steps * self.restarts * max(1, self.targets or 1)) as view:
-            probe, closest = Probe(view, self.threat, self.targeted, watch), Closest(self.threat, x)
+        with differentiable(model, x, rng, self.steps * self.restarts * max(1, self.targets or 1)) as views:
+            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
             logits = probe.clean(closest, rows)
             for number, classes in enumerate(aims(logits, rows, self.targets, self.targeted)):
                 for restart in range(self.restarts):

@@ -55,8 +55,8 @@ class JSMA(StandaloneAttack):
         x = x.detach()
         if not len(x):
             return x.clone()
-        with differentiable(model, x, rng, self.steps * (self.targets or 1)) as view:
-            probe, closest = Probe(view, self.threat, self.targeted, watch), Closest(self.threat, x)
+        with differentiable(model, x, rng, self.steps * (self.targets or 1)) as views:
+            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
             logits = probe.clean(closest, rows)
             for classes in aims(logits, rows, self.targets, self.targeted):
                 for run in closest.runs(rows, classes, closest.length > 0):
