@@ -46,9 +46,9 @@ def test_two_affine_classes_in_a_box_are_left_within_two_percent(norm: str, rng:
     possible = (value + (slope * step).sum(1)).abs() < 1e-9
     x_adv = DeepFool(threat=Threat(NORMS[norm], inf))(model, x, y, rng=rng)
     assert torch.equal(model(x_adv).argmax(1) != y, possible)
-    ratio = (NORMS[norm].length(x_adv - x) / NORMS[norm].length(step))[possible]
-    assert ratio.min() >= 1 - 1e-9
-    assert ratio.max() <= 1.021
+    found, exact = (NORMS[norm].length(d)[possible] for d in (x_adv - x, step))
+    assert (found >= exact - 1e-9).all()
+    assert (found <= 1.02 * exact + 2e-4).all()  # every step goes 1e-4 beyond the boundary
 
 
 def by_hand(net: Net, x: Tensor, y: int, norm: str, steps: int) -> tuple[Tensor, int]:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from subjects import Affine, Counted
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.attacks import _pairs
 from holdfast.attacks.jsma import JSMA
@@ -90,7 +90,7 @@ def test_agrees_with_a_plain_loop_and_takes_the_shortest_of_all_targets(theta: f
 
 def test_a_given_target_is_the_only_success(rng: Rng) -> None:
     model, x, y = linear(rng, 4, (1, 6, 6))
-    rows = Rows(y, torch.arange(len(y)), {"target": (y + 1) % 4})
+    rows = Rows(y, torch.arange(len(y)), {"target": model(x).topk(2).indices[:, 1]})
     x_adv = JSMA(threat=Threat(L0(), inf), targeted=True)(model, x, rows, rng=rng)
     changed = (x_adv != x).flatten(1).any(1)
     assert changed.sum() > 6
@@ -110,7 +110,7 @@ def test_a_budget_of_pixels_is_a_prefix_of_the_unlimited_attack(rng: Rng) -> Non
 
 def test_saturated_features_are_left_out(rng: Rng) -> None:
     """The two features with the largest weights are at the edge of the box."""
-    model = Affine(torch.tensor([[0.0] * 4, [9.0, 8.0, 3.0, 2.0]]), torch.tensor([19.0, 0.0]))
+    model = Affine(torch.tensor([[-1.0] * 4, [9.0, 8.0, 3.0, 2.0]]), torch.tensor([20.0, 0.0]))
     x = torch.tensor([[1.0, 1.0, 0.0, 0.0]])
     x_adv = JSMA(threat=Threat(L0(), inf))(model, x, torch.tensor([0]), rng=rng)
     assert torch.equal(x_adv, torch.ones(1, 4))
@@ -151,16 +151,14 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 1024, 10))
 x = torch.rand(100, 3, 32, 32)
 y = model(x).argmax(1)
-attacks = {"fab": FAB(threat=Threat(LInf(), 1.0), steps=2, targets=1), "jsma": JSMA(threat=Threat(L0(), 8), targets=1)}
-attacks[NAME](model, x, y, rng=Rng(0))
+FAB(threat=Threat(LInf(), 1.0), steps=2, targets=1)(model, x, y, rng=Rng(0))
+JSMA(threat=Threat(L0(), 6), targets=1)(model, x, y, rng=Rng(0))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
-@pytest.mark.parametrize("name", ["fab", "jsma"])
-def test_a_hundred_color_images_take_less_than_two_gigabytes(name: str) -> None:
+def test_a_hundred_color_images_take_less_than_two_gigabytes() -> None:
     """A table of all pairs would take 3.8 GB in float32."""
-    code = MEASURED.replace("NAME", repr(name))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 2 << 30
