@@ -51,3 +51,26 @@ def check_targets(targets: int | None, classes: int) -> int:
             f"give a number from 1 to {wrong}"
         )
     return wrong if targets is None else targets
+
+
+def norm_of(attack: str, threat: Threat, allowed: tuple[str, ...]) -> None:
+    """Refuse a norm for which the attack has no form."""
+    if threat.norm.name not in allowed:
+        raise ValueError(
+            f"{attack} has no form for the norm {threat.norm.name}; give it a threat in {' or '.join(allowed)}"
+        )
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    """Refuse a number outside [least, most], and NaN."""
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value} but it must be in [{least:g}, {most:g}]")
+
+
+def at_least_one(**counts: int) -> None:
+    """Refuse counts below one."""
+    if min(counts.values()) < 1:
+        given = " and ".join(
+            f"{name} {'is ' * (place == 0)}{count}" for place, (name, count) in enumerate(counts.items())
+        )
+        raise ValueError(f"{given} but an attack needs at least one of each")
