@@ -48,10 +48,11 @@ class Seen:
 
 
 class ClosestAttack(StandaloneAttack, ABC, Generic[S]):
-    """An attack that returns the shortest successful perturbation among the points that it evaluates, or x itself.
+    """An attack that returns the shortest successful perturbation among the points that it evaluates.
 
-    A subclass says where a search begins and how it moves on. Points at which the model decides by less than the
-    rounding of its logits do not count as successes, because another order of summation may decide otherwise.
+    Where none succeeds it returns the point with the largest loss. A subclass says where a search begins and how it
+    moves on. Points at which the model decides by less than the rounding of its logits do not count as successes,
+    because another order of summation may decide otherwise.
     """
 
     steps: int
@@ -83,7 +84,7 @@ class ClosestAttack(StandaloneAttack, ABC, Generic[S]):
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
     ) -> Tensor:
-        """The closest adversarial inputs found for x; x where there is none."""
+        """The closest adversarial inputs found for x."""
         rows = Rows.of(y)
         check(x, rows, self.threat)
         passes = self.evaluations * ceil(len(x) / microbatch.size())
@@ -105,7 +106,7 @@ class _MicroBatch(Generic[S]):
 
 
 class _Search(Generic[S]):
-    """One call of an attack: which samples wait for a slot, and the closest success of each."""
+    """One call of an attack: which samples wait for a slot, and the best point found for each."""
 
     def __init__(
         self, attack: ClosestAttack[S], view: Model, x: Tensor, rows: Rows, rng: Rng, watch: Watch | None
@@ -114,6 +115,7 @@ class _Search(Generic[S]):
         self.rng, self.watch = rng.fork("search"), watch
         self.result = x.clone()
         self.shortest = torch.full((len(x),), torch.inf, dtype=_exact(x[:0]).dtype, device=x.device)
+        self.highest = -self.shortest
         self.waiting = torch.arange(len(x), device=x.device)
         self.labels_checked = False
 
@@ -146,14 +148,17 @@ class _Search(Generic[S]):
         return self._recorded(batch, x_adv, loss.detach(), grad, reached)
 
     def _recorded(self, batch: _MicroBatch[S], x_adv: Tensor, loss: Tensor, grad: Tensor, reached: Tensor) -> Seen:
-        """Keep the successes that are closer than the earlier ones."""
-        ids, point = batch.ids, _exact(x_adv)
+        """Keep the successes that are closer than the earlier ones, and before the first one the largest loss."""
+        ids, point, loss = batch.ids, _exact(x_adv), _exact(loss)
+        shortest, highest = self.shortest[ids], self.highest[ids]
         distance = self.attack.threat.norm.length(point - batch.exact)
-        closer = reached & (distance < self.shortest[ids])
-        self.result[ids] = torch.where(column(closer, x_adv), x_adv, self.result[ids])
-        self.shortest[ids] = torch.where(closer, distance, self.shortest[ids])
-        loss, grad, rng = _exact(loss), _exact(grad), self.rng.at(batch.rows.index)
-        return Seen(batch.exact, point, loss, grad, reached, distance, self.shortest[ids], rng)
+        closer = reached & (distance < shortest)
+        better = closer | ((shortest == torch.inf) & (loss > highest))
+        self.result[ids] = torch.where(column(better, x_adv), x_adv, self.result[ids])
+        self.shortest[ids] = shortest = torch.where(closer, distance, shortest)
+        self.highest[ids] = torch.fmax(highest, loss)
+        rng = self.rng.at(batch.rows.index)
+        return Seen(batch.exact, point, loss, _exact(grad), reached, distance, shortest, rng)
 
     def _next(self, count: int) -> Tensor:
         ids, self.waiting = self.waiting[:count], self.waiting[count:]
