@@ -157,7 +157,7 @@ class _Search(Generic[S]):
         self.result[ids] = torch.where(column(better, x_adv), x_adv, self.result[ids])
         self.shortest[ids] = shortest = torch.where(closer, distance, shortest)
         self.highest[ids] = torch.fmax(highest, loss)
-        rng = self.rng.at(batch.rows.index)
+        loss, rng = torch.nan_to_num(loss, nan=0.0), self.rng.at(batch.rows.index)  # as in gradient
         return Seen(batch.exact, point, loss, _exact(grad), reached, distance, shortest, rng)
 
     def _next(self, count: int) -> Tensor:

@@ -108,9 +108,10 @@ class CWL2(ClosestAttack[_State]):
         state = state._replace(
             found=state.found | seen.reached, objective=torch.where(checked, objective, state.objective)
         )
-        moved = self._moved(seen, state, d)
-        pairs = zip(self._restarted(seen.x, moved), moved, strict=True)
-        state = _State(*(torch.where(column(ended, old), new, old) for new, old in pairs))
+        state = self._moved(seen, state, d)
+        if ended.any():
+            pairs = zip(self._restarted(seen.x, state), state, strict=True)
+            state = _State(*(torch.where(column(ended, old), new, old) for new, old in pairs))
         return state, state.search >= self.searches
 
     def _moved(self, seen: Seen, state: _State, d: Tensor) -> _State:

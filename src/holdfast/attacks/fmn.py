@@ -25,9 +25,9 @@ class FMN(ClosestAttack[_State]):
     """The fast minimum-norm attack of Pintor et al. 2021, for the shortest perturbation in l0, l1, l2 or linf.
 
     Each step follows the gradient of the logit difference and projects onto a ball. Until the first success the radius
-    is the distance at which the linearized model changes its decision; then it shrinks by ``gamma`` after a success and
-    grows by it otherwise (by at least one pixel in l0). ``gamma`` falls to 0.001 and the length of a step from
-    ``alpha`` to a hundredth of it. With ``targeted`` the rows hold the class to reach as ``target``.
+    is the distance at which the linearized model changes its decision and a share ``gamma`` more; then it shrinks by
+    ``gamma`` after a success and grows by it otherwise (by at least one pixel in l0). ``gamma`` falls to 0.001 and the
+    length of a step from ``alpha`` to a hundredth of it. With ``targeted`` the rows hold the class to reach as ``target``.
     """
 
     threat: Threat
@@ -65,7 +65,8 @@ class FMN(ClosestAttack[_State]):
     def _length(self, seen: Seen, state: _State, gamma: Tensor) -> Tensor:
         dual = torch.linalg.vector_norm(seen.grad.flatten(1), _DUAL[self.threat.norm.name], dim=1)
         linear = seen.distance + seen.loss.abs() / dual.clamp_min(torch.finfo(dual.dtype).tiny)
-        grown = torch.where(seen.shortest < inf, state.radius * (1 + gamma), linear)
+        # beyond the linearized boundary, not onto it, where the paper stays if the model is linear
+        grown = torch.where(seen.shortest < inf, state.radius, linear) * (1 + gamma)
         return torch.where(seen.reached, torch.minimum(state.radius * (1 - gamma), seen.shortest), grown)
 
     def _pixels(self, seen: Seen, state: _State, gamma: Tensor) -> Tensor:
