@@ -27,7 +27,8 @@ class FMN(ClosestAttack[_State]):
     Each step follows the gradient of the logit difference and projects onto a ball. Until the first success the radius
     is the distance at which the linearized model changes its decision and a share ``gamma`` more; then it shrinks by
     ``gamma`` after a success and grows by it otherwise (by at least one pixel in l0). ``gamma`` falls to 0.001 and the
-    length of a step from ``alpha`` to a hundredth of it. With ``targeted`` the rows hold the class to reach as ``target``.
+    length of a step from ``alpha`` to a hundredth of it. With ``targeted`` the rows hold the class to reach as
+    ``target``.
     """
 
     threat: Threat
