@@ -100,8 +100,10 @@ def test_recipe_with_a_missing_attack_is_refused_before_it_starts(
     refused = call(command, name, "--out", tmp_path / "out")
     assert refused.code == 2
     assert refused.err.count("\n") == 1
-    assert f"recipe {name} judges with 'jsma', 'cw_l2', 'deepfool', which holdfast does not have yet" in refused.err
-    assert "--set attacks.JSMA=false --set attacks.CW-L2=false --set attacks.DeepFool=false" in refused.err
+    missing = schema.load(name).awaited
+    named = ", ".join(repr(table["name"]) for table in missing.values())
+    assert f"recipe {name} judges with {named}, which holdfast does not have yet" in refused.err
+    assert " ".join(f"--set attacks.{attack}=false" for attack in missing) in refused.err
     assert not (tmp_path / "out").exists()
 
 
