@@ -193,19 +193,6 @@ def test_entries_set_to_false_are_removed(tmp_path: Path) -> None:
         changed(*(f"methods.{name}=false" for name in ("plain", "AT", "ALP", "TLA")))
 
 
-def test_missing_attacks_are_stored_and_their_threat_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "AWAITED", ("some_day",))
-    attacks = {"noise": {}, "later": {"name": "some-day", "threat": "l2:1/2", "tries": 3}, "some_day": {}}
-    recipe = read(table(attacks=attacks))
-    assert list(recipe.attacks) == ["noise"]
-    assert recipe.awaited == {"later": {**attacks["later"]}, "some_day": {"name": "some_day"}}
-    assert again(recipe).table() == recipe.table()
-    with pytest.raises(ValueError, match=re.escape("unknown norm 'l5' in attacks.later.threat")):
-        read(table(attacks=attacks | {"later": {"name": "some_day", "threat": "l5:1"}}))
-    monkeypatch.setattr(kinds, "AWAITED", ("noise",))
-    assert not read(table()).awaited  # an attack of that name exists
-
-
 def test_transfer_has_a_source_and_an_attack() -> None:
     attacks = {"named": {"name": "transfer", "source": "plain", "attack": {"name": "bim", "steps": 2}}, "transfer": {}}
     recipe = read(table(seeds=[1, 2], attacks=attacks))

@@ -17,7 +17,7 @@ from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
 from holdfast.members import unknown
-from holdfast.recipes import checks, kinds, source
+from holdfast.recipes import checks, source
 from holdfast.recipes.attack import (
     TransferConfig,
     crafting,
@@ -107,7 +107,6 @@ class Recipe:
     arithmetic: Arithmetic = "auto"  # precision of attacks; judging is always float32
     crafting: Mode = "auto"  # "module": attacks call the model itself, not its fast form
     sweep: SweepConfig | None = None  # settings of `holdfast sweep`
-    awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks that are not implemented yet: shown, not run
     call: str = field(default="", compare=False)  # its name or path and its changes, as commands take them
 
     def __post_init__(self) -> None:
@@ -134,7 +133,6 @@ class Recipe:
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
         table["certificates"] = {name: certifier_table(certifier) for name, certifier in self.certificates.items()}
         table["metrics"] = {name: metric.table() for name, metric in self.metrics.items()}
-        table["attacks"].update(table.pop("awaited"))
         del table["call"]
         return {key: value for key, value in table.items() if value != {}}
 
@@ -155,7 +153,6 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
     table = {key: value for key, value in table.items() if value is not False}  # as --set leaves out a table
     _check_tables(table, where)
     threat = None if table.get("threat") is None else build_threat(table["threat"], "threat")
-    attacks, awaited = _attacks(table, threat, stored)
     name = checks.folder_name(str(table.get("name", where)))
     recipe = Recipe(
         name=name,
@@ -169,8 +166,7 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
         models={n: build(OwnModelConfig, value, f"models.{n}") for n, value in _named(table, "models", stored).items()},
         metrics={n: read_metric(n, value) for n, value in _named(table, "metrics").items()},
         validate=None if threat is None else read_validation(table.get("validate") or {}, threat),
-        attacks=attacks,
-        awaited=awaited,
+        attacks=_attacks(table, threat, stored),
         certificates={n: read_certifier(n, value) for n, value in _named(table, "certificates").items()},
         evaluate=build(EvaluateConfig, table.get("evaluate", {}), "evaluate"),
         certify=None if table.get("certify") is None else build(CertifyConfig, table["certify"], "certify"),
@@ -195,7 +191,7 @@ _NEEDS = {
 
 def _check_tables(table: Table, where: str) -> None:
     """Refuse unknown tables, and tables without another table that they need."""
-    known = {field.name for field in fields(Recipe)} - {"awaited", "call"} | {"train", "craft"}
+    known = {field.name for field in fields(Recipe)} - {"call"} | {"train", "craft"}
     for key in table:
         if key not in known:
             raise ValueError(unknown(f"key {key!r} in {where}", key, known))
@@ -215,19 +211,12 @@ def _named(table: Table, key: str, stored: bool = False) -> dict[str, Any]:
     return {} if table.get(key) is None else checks.named(table[key], key, stored=stored)
 
 
-def _attacks(
-    table: Table, threat: Threat | None, stored: bool
-) -> tuple[dict[str, Attack | TransferConfig], dict[str, dict[str, Any]]]:
-    """The attacks of the evaluation, and those that are not implemented yet."""
-    if threat is None or table.get("attacks") is None:
-        return {}, {}
-    given = {name: entry_table(name, value) for name, value in _named(table, "attacks", stored).items()}
-    awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
-    for name, attack in awaited.items():
-        build_threat(
-            attack.get("threat", table["threat"]), f"attacks.{name}.threat"
-        )  # the only part that can be checked
-    return {name: read_attack(name, attack, threat) for name, attack in given.items() if name not in awaited}, awaited
+def _attacks(table: Table, threat: Threat | None, stored: bool) -> dict[str, Attack | TransferConfig]:
+    """The attacks of the evaluation."""
+    if threat is None:
+        return {}
+    given = _named(table, "attacks", stored).items()
+    return {name: read_attack(name, entry_table(name, value), threat) for name, value in given}
 
 
 def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:

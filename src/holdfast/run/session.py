@@ -12,7 +12,6 @@ from holdfast.data import DataSet, EvaluationSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
 from holdfast.evaluation.measurements import Measurement
 from holdfast.evaluation.subject import Subject
-from holdfast.recipes import source
 from holdfast.recipes.assemble import load_for
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
@@ -50,7 +49,6 @@ class Session:
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Session":
         """Choose the device and load the data."""
-        _refuse_awaited(recipe)
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         fabric = _fabric(recipe, device)
@@ -99,15 +97,6 @@ class Session:
             "weights": dict(weights),
             "recipe": json_table(self.recipe.table()),
         }
-
-
-def _refuse_awaited(recipe: Recipe) -> None:
-    if recipe.awaited:
-        missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
-        raise ValueError(
-            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
-            f"go without: {source.without(recipe.awaited)}"
-        )
 
 
 def _fabric(recipe: Recipe, device: str) -> Fabric:
