@@ -86,7 +86,7 @@ class ClosestAttack(StandaloneAttack, ABC, Generic[S]):
     ) -> Tensor:
         """The closest adversarial inputs found for x."""
         rows = Rows.of(y)
-        check(x, rows, self.threat)
+        check(x, rows, self.threat, self.targeted)
         passes = self.evaluations * ceil(len(x) / microbatch.size())
         # bfloat16 is too coarse for points that are right at the decision boundary
         float32, autograd = arithmetic("float32"), torch.enable_grad()

@@ -146,7 +146,7 @@ class QueryAttack(StandaloneAttack, ABC):
     ) -> Tensor:
         """Adversarial inputs for x, found with outputs of the model alone; x itself where none is within eps."""
         rows, x = Rows.of(y), x.detach()
-        check(x, rows, self.threat)
+        check(x, rows, self.threat, self.targeted)
         with answering(model, rng) as ask:
             found = self.search(Oracle(ask, self, x, rows, watch), x, rows, rng)
         return torch.where(column(self.threat.contains(found, x), x), found, x)

@@ -129,11 +129,16 @@ class Adam:
 
     def move(self, point: Point, state: State) -> tuple[Tensor, State]:
         """The next iterate and the new state."""
+        x_adv, state = self.unprojected(point, state)
+        return point.project(x_adv), state
+
+    def unprojected(self, point: Point, state: State) -> tuple[Tensor, State]:
+        """The next iterate before it is projected onto the threat, for attacks on a change of variables."""
         mean = self.first * state[0] + (1 - self.first) * point.grad
         square = self.second * state[1] + (1 - self.second) * point.grad.square()
         t = (point.t + 1).to(mean.dtype).reshape(-1, *[1] * (mean.ndim - 1))
         size = (square / (1 - self.second**t)).sqrt() + self.least
-        return point.project(point.x_adv + self.step * mean / (1 - self.first**t) / size), (mean, square)
+        return point.x_adv + self.step * mean / (1 - self.first**t) / size, (mean, square)
 
 
 def project(threat: Threat, x_adv: Tensor, x: Tensor, corners: tuple[Tensor, ...]) -> Tensor:

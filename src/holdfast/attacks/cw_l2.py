@@ -118,7 +118,7 @@ class CWL2(ClosestAttack[_State]):
         variables = self._variables
         grad = (column(state.c, d) * self._through(seen.grad, d) - 2 * d) * variables.slope(state.w)
         point = Point(seen.x, state.w, grad, seen.loss, state.t, self.threat)
-        w, (mean, square) = Adam(self.rate, least=1e-8).move(point, (state.mean, state.square))
+        w, (mean, square) = Adam(self.rate, least=1e-8).unprojected(point, (state.mean, state.square))
         x_adv = self.threat.project(variables(w), seen.x)
         return state._replace(x_adv=x_adv, w=w, mean=mean, square=square, t=state.t + 1)
 

@@ -95,6 +95,6 @@ class CWLinfOriginal(ClosestAttack[_State]):
         seen_by_model = torch.where(d.abs() <= self.threat.eps, seen.grad, 0.0)
         grad = (column(state.c, d) * seen_by_model - outside) * variables.slope(state.w)
         point = Point(seen.x, state.w, grad, seen.loss, state.t, self.threat)
-        w, (mean, square) = Adam(self.rate, least=1e-8).move(point, (state.mean, state.square))
+        w, (mean, square) = Adam(self.rate, least=1e-8).unprojected(point, (state.mean, state.square))
         x_adv = self.threat.project(variables(w), seen.x)
         return state._replace(x_adv=x_adv, w=w, mean=mean, square=square, t=state.t + 1)

@@ -63,7 +63,7 @@ class FAB(StandaloneAttack):
     ) -> Tensor:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
-        check(x, rows, self.threat)
+        check(x, rows, self.threat, self.targeted)
         x = x.detach()
         if not len(x):
             return x.clone()

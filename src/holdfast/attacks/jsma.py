@@ -51,7 +51,7 @@ class JSMA(StandaloneAttack):
     ) -> Tensor:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
-        check(x, rows, self.threat)
+        check(x, rows, self.threat, self.targeted)
         x = x.detach()
         if not len(x):
             return x.clone()
