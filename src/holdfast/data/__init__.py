@@ -3,8 +3,6 @@
 Each module of :mod:`holdfast.data.sets` with a function ``load`` is a data set; its name is the name of the module.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType

@@ -4,8 +4,6 @@ Key the rng by step and sample, ``rng.fork(step).at(batch.index)``: the augmenta
 the batch it is in, and changes from step to step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Data sets from torch Datasets and DataLoaders, read once and kept in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

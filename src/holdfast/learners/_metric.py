@@ -1,7 +1,5 @@
 """The estimator that all metric learners extend, and the validation of their inputs and parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan

@@ -1,7 +1,5 @@
 """Adversarial robust metric learning (Wang et al. 2020)."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +71,7 @@ class ARML(Supervised):
         self.device = device
         self.progress = progress
 
-    def fit(self, X: Array, y: Any) -> ARML:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "ARML":  # noqa: N803
         """Learn the metric from labeled points."""
         check_positive_int(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
         check_positive(learning_rate=self.learning_rate)

@@ -1,7 +1,5 @@
 """Information-theoretic metric learning by cyclic Bregman projections (Davis et al. 2007)."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -58,7 +56,7 @@ class ITML(Supervised):
         self.device = device
         self.progress = progress
 
-    def fit(self, X: Array, y: Any) -> ITML:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "ITML":  # noqa: N803
         """Learn the metric from labeled points."""
         check_positive(gamma=self.gamma)
         check_positive_int(max_iter=self.max_iter)
@@ -92,7 +90,7 @@ class ITML(Supervised):
             )
         return max(float(low), 1e-9), max(float(high), 1e-9)
 
-    def _converge(self, projections: Projections) -> None:
+    def _converge(self, projections: "Projections") -> None:
         for iteration in range(1, self.max_iter + 1):
             before = projections.multipliers.copy()
             projections.cycle()

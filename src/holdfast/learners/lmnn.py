@@ -1,7 +1,5 @@
 """Large margin nearest neighbors (Weinberger, Blitzer and Saul 2006)."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from math import inf
@@ -61,7 +59,7 @@ class LMNN(Supervised):
         self.device = device
         self.progress = progress
 
-    def fit(self, X: Array, y: Any) -> LMNN:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "LMNN":  # noqa: N803
         """Learn the metric from labeled points."""
         check_positive_int(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
         check_tolerance(self.tol)
@@ -75,7 +73,7 @@ class LMNN(Supervised):
         self.components_ = self._descend(objective).double().cpu().numpy()
         return self
 
-    def _descend(self, objective: Objective) -> Tensor:
+    def _descend(self, objective: "Objective") -> Tensor:
         components = torch.eye(objective.x.shape[1], dtype=objective.x.dtype, device=objective.x.device)
         value, self.n_iter_, count = objective.search(components), 0, 2
         while self.n_iter_ < self.max_iter:
@@ -96,7 +94,7 @@ class LMNN(Supervised):
         return components
 
 
-def _minimize(objective: Objective, start: Tensor, count: int) -> tuple[Tensor, int]:
+def _minimize(objective: "Objective", start: Tensor, count: int) -> tuple[Tensor, int]:
     """Run up to ``count`` L-BFGS iterations with the known impostors; return the map and the number of iterations."""
     components = start.clone()
     optimizer = torch.optim.LBFGS([components], max_iter=count, line_search_fn="strong_wolfe")
@@ -109,7 +107,7 @@ def _minimize(objective: Objective, start: Tensor, count: int) -> tuple[Tensor, 
     return components, int(optimizer.state[components]["n_iter"])
 
 
-def _backtrack(objective: Objective, start: Tensor, end: Tensor, value: float) -> tuple[Tensor, float, float]:
+def _backtrack(objective: "Objective", start: Tensor, end: Tensor, value: float) -> tuple[Tensor, float, float]:
     """Halve the step from start to end until the objective with all impostors is lower than at the start.
 
     The end may have impostors that were unknown while minimizing. Returns the point, its value and the step size.

@@ -1,7 +1,5 @@
 """Neighborhood components analysis, a wrapper of scikit-learn's (Goldberger et al. 2005)."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -22,7 +20,7 @@ class NCA(Supervised):
         self.max_iter = max_iter
         self.tol = tol
 
-    def fit(self, X: Array, y: Any) -> NCA:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "NCA":  # noqa: N803
         """Learn the metric from labeled points."""
         check_positive_int(max_iter=self.max_iter)
         check_tolerance(self.tol)

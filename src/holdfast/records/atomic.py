@@ -1,7 +1,5 @@
 """Atomic file writes: a reader sees the old file or the new one, never a part of either."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from secrets import token_hex

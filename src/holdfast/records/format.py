@@ -1,7 +1,5 @@
 """The files of records: records.csv, arrays.npz, and facts.json, which holds the SHA-256 digests of both."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

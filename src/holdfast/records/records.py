@@ -1,7 +1,5 @@
 """The result format: per-sample columns of one classifier, with facts and named arrays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -100,7 +98,7 @@ class Records:
         on_disk.write(folder, self.columns, self.facts, self.arrays)
 
     @staticmethod
-    def load(folder: Path) -> Records:
+    def load(folder: Path) -> "Records":
         """Read what :meth:`save` wrote, in this version or an earlier one; an incomplete folder is refused."""
         return Records(*on_disk.read(folder))
 

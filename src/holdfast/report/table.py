@@ -1,7 +1,5 @@
 """Tables: the same rows and columns for the page, the terminal and Markdown documents."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +76,7 @@ class Row:
     cells: tuple[str | Cell, ...]
     note: str = ""
     color: str = ""
-    seeds: tuple[Row, ...] = ()
+    seeds: tuple["Row", ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,5 @@
 """Finding the files of a data set, verifying checksums and listing folders safely."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

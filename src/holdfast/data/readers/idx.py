@@ -1,7 +1,5 @@
 """The idx format of MNIST and similar sets: a magic number, the dimensions as big-endian uint32, then the bytes."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

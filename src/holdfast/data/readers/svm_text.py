@@ -1,6 +1,6 @@
 """The LIBSVM text format, one 'label index:value ...' per line, and the scaling of features to [0, 1]."""
 
-from __future__ import annotations
+from __future__ import annotations  # array[float] is a type, but not at run time before Python 3.12
 
 import re
 from array import array

@@ -1,7 +1,5 @@
 """Loading of the named tabular data sets: LIBSVM text, each feature scaled to [0, 1] on the training samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CIFAR-10: 50000 and 10000 color photographs of 32x32 pixels in 10 classes (Krizhevsky 2009)."""
 
-from __future__ import annotations
-
 from hashlib import md5, sha256
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fashion-MNIST: 60000 and 10000 articles of clothing of 28x28 pixels (Xiao, Rasul and Vollgraf 2017)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.readers.idx import load_four

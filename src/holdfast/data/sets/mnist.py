@@ -1,7 +1,5 @@
 """MNIST: 60000 and 10000 handwritten digits of 28x28 pixels (LeCun, Cortes and Burges)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.readers.idx import load_four

@@ -1,7 +1,5 @@
 """Your own arrays: x_train, y_train, x_test, y_test and optionally x_valid, y_valid in one .npz file."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Sequence
 from math import prod

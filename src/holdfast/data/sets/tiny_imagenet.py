@@ -1,7 +1,5 @@
 """Tiny-ImageNet: 200 classes of ImageNet at 64x64 pixels, 500 training and 50 test images each (Le and Yang 2015)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ of its training, each as ``{"code": digest, "versions": {...}, "commit": ...}``.
 of ``versions`` and a ``commit``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +28,7 @@ class Maker:
     versions: tuple[tuple[str, str], ...]
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> Maker:
+    def read(given: Mapping[str, Any]) -> "Maker":
         """A maker as facts state it."""
         versions = tuple((name, str(version)) for name, version in given.get("versions", {}).items())
         return Maker(str(given.get("code") or ""), str(given.get("commit") or ""), versions)
