@@ -69,10 +69,10 @@ def _read_up_to(stream: BufferedIOBase, most: int) -> bytearray:
 def load_four(
     name: str,
     folder: Path | None,
-    *,
     classes: tuple[str, ...],
     published: Mapping[str, str],
     get: str,
+    *,
     valid: float | int,
     seed: int,
     verify: bool,

@@ -20,13 +20,4 @@ _GET = "torchvision.datasets.FashionMNIST(DIR, download=True) leaves Zalando's f
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
     """Load Fashion-MNIST from its four idx files; ``verify`` checks that they are the published files."""
-    return load_four(
-        "fashion-mnist",
-        folder,
-        classes=_CLASSES,
-        published=_PUBLISHED,
-        get=_GET,
-        valid=valid,
-        seed=seed,
-        verify=verify,
-    )
+    return load_four("fashion-mnist", folder, _CLASSES, _PUBLISHED, _GET, valid=valid, seed=seed, verify=verify)
