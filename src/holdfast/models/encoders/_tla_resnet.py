@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from holdfast.models.encoders._encoder import Activation
 from holdfast.models.encoders._residual import Parts, Unit, he_normal
 
 MakeUnit = Callable[[Parts, int, int, int, nn.Module | None], Unit]
@@ -20,9 +21,8 @@ class TLAResNet(nn.Module):
 
     def __init__(
         self,
-        parts: Parts,
+        activation: Activation,
         channels: int,
-        *,
         sizes: Sequence[int],
         units: Sequence[int],
         unit: MakeUnit,
@@ -30,6 +30,7 @@ class TLAResNet(nn.Module):
         extra_blocks: int,
     ) -> None:
         super().__init__()
+        parts = Parts(activation, tensorflow=True)
         stem = parts.conv(channels, sizes[0], 7, stem_stride)
         self.stem = nn.Sequential(stem, parts.norm(sizes[0]), parts.act())
         self.stages = nn.Sequential()

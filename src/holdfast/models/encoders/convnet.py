@@ -1,12 +1,12 @@
 """The small convolutional network of the TLA rebuttal."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 from holdfast.models.encoders._residual import he_normal
 
 
-class ConvNet(nn.Module):
+class ConvNet(Encoder):
     """Three 5x5 convolutions, each followed by pooling, and one that covers the remaining map (rebuttal of TLA, 2019).
 
     On 32x32 images the last convolution is 4x4, and its 128 outputs are the features. Convolutions have no bias.
@@ -29,11 +29,6 @@ class ConvNet(nn.Module):
             nn.Flatten(),
         )
         he_normal(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
 
 
 def _block(

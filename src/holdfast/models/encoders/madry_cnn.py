@@ -1,11 +1,11 @@
 """Madry's small network for MNIST."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 
 
-class MadryCNN(nn.Module):
+class MadryCNN(Encoder):
     """5x5 convolutions of 32 and 64 channels, each with max-pooling, and one hidden layer of 1024 (Madry et al. 2018).
 
     There is no batch norm. Weights are initialized from a truncated normal distribution with standard deviation 0.1 and
@@ -32,8 +32,3 @@ class MadryCNN(nn.Module):
                 nn.init.constant_(parameter, 0.1)
             else:
                 nn.init.trunc_normal_(parameter, std=0.1, a=-0.2, b=0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features

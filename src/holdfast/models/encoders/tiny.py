@@ -1,11 +1,11 @@
 """A small convolutional network for 8x8 digits, which trains in seconds."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 
 
-class Tiny(nn.Module):
+class Tiny(Encoder):
     """Two 3x3 convolutions with batch norm, the second with stride 2, and one hidden layer."""
 
     def __init__(
@@ -26,8 +26,3 @@ class Tiny(nn.Module):
             nn.BatchNorm1d(width),
             make_activation(activation),
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features

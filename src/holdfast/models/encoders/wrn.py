@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.models.encoders._activation import Activation
+from holdfast.models.encoders._encoder import Activation
 from holdfast.models.encoders._residual import Parts, Unit, he_normal, stage_widths
 
 
