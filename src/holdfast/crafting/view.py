@@ -1,7 +1,7 @@
 """The view of a model that attacks use: frozen, in eval mode, and fast where that is sound."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from holdfast.contracts import Model, Outputs
 from holdfast.crafting import folding
-from holdfast.crafting.arithmetic import chosen
+from holdfast.crafting.arithmetic import chosen, within
 from holdfast.crafting.tracing import hooked, input_gradient
 from holdfast.models.classifier import adapt
 from holdfast.models.mixed import Mixed
@@ -29,19 +29,27 @@ _mode: ContextVar[Mode] = ContextVar("crafting", default="auto")
 _unsound: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why the last call gave up a model's fast form
 
 
-@contextmanager
-def using(mode: Mode) -> Iterator[None]:
+def using(mode: Mode) -> AbstractContextManager[None]:
     """Make attacks call the fastest sound form of a model (``auto``) or the model itself (``module``) in the context.
 
     With ``module`` nothing is traced, folded or computed in lower precision; the model is only frozen.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"crafting is {mode!r} but it must be one of {', '.join(get_args(Mode))}")
-    token = _mode.set(mode)
+    return within(_mode, mode)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Set every module to eval mode within the context; the mode of each is restored."""
+    modes = [(module, module.training) for module in model.modules()]
     try:
+        for module, _ in modes:
+            module.training = False
         yield
     finally:
-        _mode.reset(token)
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager
@@ -51,20 +59,15 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
     Modes and ``requires_grad`` flags are restored also after an exception. Numbers that a randomized model draws from
     torch's global generators come from ``rng``, and the state of those generators is restored too.
     """
-    modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p, _ in wanted if p.device.type == "cuda"})
     try:
-        for module, _ in modes:
-            module.training = False
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
-        with torch.random.fork_rng(devices=devices):
+        with eval_mode(model), torch.random.fork_rng(devices=devices):
             _seed(rng.fork("model").seed, [parameter.device for parameter, _ in wanted])
             yield adapt(model)
     finally:
-        for module, training in modes:
-            module.training = training
         for parameter, flag in wanted:
             parameter.requires_grad_(flag)
 

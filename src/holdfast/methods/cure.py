@@ -1,13 +1,12 @@
 """Curvature regularization."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
 from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Cost, Needs, Terms
+from holdfast.crafting.view import eval_mode
 from holdfast.geometry import L2
 from holdfast.losses.linearity import curvature
 from holdfast.methods._craft import check_warmup, check_weight
@@ -46,7 +45,7 @@ class CURE:
         """The loss on a batch."""
         clean = adapt(model).outputs(batch.x)
         entropy = mean_cross_entropy(model, clean, batch.rows(), self.smoothing)
-        with _eval_mode(model):
+        with eval_mode(model):
             *_, gradient = input_gradient(model, batch, batch.x, self.smoothing)
             z = self.length(progress) * _direction(gradient.detach())
             *_, moved = input_gradient(model, batch, batch.x + z, self.smoothing)
@@ -65,15 +64,3 @@ class CURE:
 def _direction(gradient: Tensor) -> Tensor:
     """The sign of the gradient scaled to L2 length one; zero where the gradient is zero."""
     return L2().steepest(gradient.sign())
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
