@@ -8,9 +8,8 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
-from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, warmed
+from holdfast.methods._craft import check_choices, check_crafting, check_weight, climb, climbing, warmed
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
-from holdfast.methods._settings import check_choices
 from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.members import unknown
-from holdfast.methods._craft import check_weight
-from holdfast.methods._wrapped import training_passes
+from holdfast.methods._craft import check_weight, training_passes
 from holdfast.rng import Rng
 
 Settings = Mapping[str, bool | int | float | str]

@@ -6,10 +6,8 @@ from torch import nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.losses.metric import feature_norm, triplet
-from holdfast.methods._craft import check_weight, passes
-from holdfast.methods._settings import check_pool
+from holdfast.methods._craft import check_pool, check_weight, passes, training_passes
 from holdfast.methods._triplets import negatives, positives, search_cost
-from holdfast.methods._wrapped import training_passes
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 

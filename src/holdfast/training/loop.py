@@ -26,11 +26,9 @@ from holdfast.rng import Rng
 from holdfast.training import checkpoint
 from holdfast.training.averages import Average
 from holdfast.training.batches import Batches
-from holdfast.training.generators import generators, set_generators
 from holdfast.training.job import Job
-from holdfast.training.optimizer import build_optimizer
+from holdfast.training.optimizer import build_optimizer, check_schedule, scheduled
 from holdfast.training.precision import Precision, check_precision
-from holdfast.training.schedule import check_schedule, scheduled
 
 LOGS_PER_EPOCH = 10
 SAVE_EVERY = 500  # steps between checkpoints; each epoch ends with one anyway
@@ -168,7 +166,7 @@ class _State:
             if self.average.model is not None:
                 snapshot.load_weights(self.average.model, checkpoint.under("average", tensors), path)
             self.batches.restore(checkpoint.under("sampler", tensors))
-            set_generators(checkpoint.under("generator", tensors))
+            checkpoint.set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
             self.best, self.best_epoch, self.message = facts["best"], facts["best_epoch"], facts.get("message", "")
             self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
@@ -184,7 +182,7 @@ class _State:
         if self.average.model is not None:
             tensors |= checkpoint.prefixed("average", self.average.model.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
-        tensors |= checkpoint.prefixed("generator", generators())
+        tensors |= checkpoint.prefixed("generator", checkpoint.generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "message", "lines")}
         facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from, "made": self.makers}
         snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
