@@ -75,9 +75,8 @@ class _Pass(torch.autograd.Function):
             if grad is not None:
                 layer = ctx.layers[number - 1]
                 grad = layer.backward(grad, tuple(reversed(needed)), may_overwrite)
-                may_overwrite = may_overwrite or not isinstance(
-                    layer, Flatten
-                )  # whose gradient is a view of the given one
+                # the gradient of a flattening is a view of the given one
+                may_overwrite = may_overwrite or not isinstance(layer, Flatten)
         return grad, None, None
 
 

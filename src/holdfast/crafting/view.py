@@ -170,7 +170,8 @@ class _Fast:
         due = len(x) > 0 and self._passes % _EVERY == 0
         self._thorough = self._thorough or self._passes > 0  # a long call can afford it
         self._passes += len(x) > 0
-        if not due or (self._fast.settled and not self._thorough):
+        settled = self._fast.exact and self._fast.agreed  # it rounds little, so that new weights change nothing
+        if not due or (settled and not self._thorough):
             return Outputs(x, *self._fast(x))
         out = self._compared(x, self._fast)
         self._fast.agreed = isinstance(out, Outputs)
@@ -208,7 +209,7 @@ class _Fast:
             out = Outputs(x, *fast(x))
             faithful = fast.faithful(logits, few)
             along = True
-            if self._thorough or fast.unproven:
+            if self._thorough or (fast.exact and not fast.agreed):
                 along = folding.same_direction(input_gradient(lambda x: fast(x)[1], few), input_gradient(logits, few))
             else:
                 with torch.no_grad():
