@@ -4,34 +4,24 @@ from typing import Annotated
 
 import typer
 
-from holdfast.run.commands.options import (
-    Changes,
-    DataDir,
-    Device,
-    Out,
-    Over,
-    Recipe,
-    Sampler,
-    Trials,
-    open_session,
-)
+from holdfast.run.commands import options
 from holdfast.run.progress import Progress
 
 
 def sweep(
-    recipe: Recipe,
-    over: Over = [],  # noqa: B006
+    recipe: options.Recipe,
+    over: options.Over = [],  # noqa: B006
     method: Annotated[str | None, typer.Option("--method", help="The method to sweep; one sweep is of one.")] = None,
-    trials: Trials = None,
-    sampler: Sampler = None,
+    trials: options.Trials = None,
+    sampler: options.Sampler = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="The recipe's seed that every trial is trained with; default its first."),
     ] = None,
-    out: Out = None,
-    data_dir: DataDir = None,
-    changes: Changes = [],  # noqa: B006
-    device: Device = "auto",
+    out: options.Out = None,
+    data_dir: options.DataDir = None,
+    changes: options.Changes = [],  # noqa: B006
+    device: options.Device = "auto",
 ) -> None:
     """Train one method with many values of some keys and find the best on validation samples; no test sample is used.
 
@@ -46,7 +36,7 @@ def sweep(
     wanted = sweeps.read(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
     wanted = wanted.called_with(data_dir, device)
     with Progress() as progress:
-        session = open_session(wanted.recipe, out, data_dir, device, progress)
+        session = options.open_session(wanted.recipe, out, data_dir, device, progress)
         result = sweeps.run(wanted, session)
     print(text_sweep(result))
     print(f"report: {session.out / 'sweep' / wanted.method / 'sweep.html'}")
