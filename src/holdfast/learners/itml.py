@@ -9,17 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from holdfast.learners._metric import (
-    Array,
-    Progress,
-    Supervised,
-    check_pairs,
-    check_positive,
-    check_positive_int,
-    check_tolerance,
-    choose_device,
-    is_number,
-)
+from holdfast.learners import _metric
+from holdfast.learners._metric import Array, Progress, Supervised
 from holdfast.mahalanobis import ROUNDING
 
 _BLOCK = 32  # constraints between two updates of the matrix; from 24 to 48 equally fast with 16 and 256 features
@@ -58,13 +49,13 @@ class ITML(Supervised):
 
     def fit(self, X: Array, y: Any) -> "ITML":  # noqa: N803
         """Learn the metric from labeled points."""
-        check_positive(gamma=self.gamma)
-        check_positive_int(max_iter=self.max_iter)
-        check_tolerance(self.tol)
+        _metric.check_positive(gamma=self.gamma)
+        _metric.check_positive_int(max_iter=self.max_iter)
+        _metric.check_tolerance(self.tol)
         if self.n_constraints is not None:
-            check_positive_int(n_constraints=self.n_constraints)
-        device = choose_device(self.device)
-        points, labels, classes = check_pairs(self, X, y)
+            _metric.check_positive_int(n_constraints=self.n_constraints)
+        device = _metric.choose_device(self.device)
+        points, labels, classes = _metric.check_pairs(self, X, y)
         random = check_random_state(self.random_state)
         count = self.n_constraints if self.n_constraints is not None else 20 * len(classes) ** 2
         near, apart = same_class(labels, count, random), other_class(labels, count, random)
@@ -157,7 +148,9 @@ class Projections:
 
 
 def _check_bounds(bounds: Any) -> tuple[float, float]:
-    two_numbers = isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(is_number, bounds))
+    two_numbers = (
+        isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(_metric.is_number, bounds))
+    )
     if not two_numbers or not 0 <= bounds[0] <= bounds[1]:
         raise ValueError(f"bounds are {bounds!r} but must be two ascending squared distances")
     return bounds[0], bounds[1]

@@ -10,17 +10,8 @@ import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from holdfast.learners._metric import (
-    Array,
-    Progress,
-    Supervised,
-    centered,
-    check_pairs,
-    check_positive_int,
-    check_tolerance,
-    choose_device,
-    is_number,
-)
+from holdfast.learners import _metric
+from holdfast.learners._metric import Array, Progress, Supervised
 from holdfast.learners._triplets import Classes
 from holdfast.neighbors import neighbors
 
@@ -61,14 +52,16 @@ class LMNN(Supervised):
 
     def fit(self, X: Array, y: Any) -> "LMNN":  # noqa: N803
         """Learn the metric from labeled points."""
-        check_positive_int(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
-        check_tolerance(self.tol)
-        if not (is_number(self.pull) and 0 < self.pull < 1):
+        _metric.check_positive_int(
+            n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter
+        )
+        _metric.check_tolerance(self.tol)
+        if not (_metric.is_number(self.pull) and 0 < self.pull < 1):
             raise ValueError(f"pull is {self.pull!r} but must lie between 0 and 1")
-        device = choose_device(self.device)
-        points, labels, _ = check_pairs(self, X, y)
+        device = _metric.choose_device(self.device)
+        points, labels, _ = _metric.check_pairs(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
-        x = centered(points)[classes.order].to(device)
+        x = _metric.centered(points)[classes.order].to(device)
         objective = Objective(x, classes, self.n_neighbors, self.pull, self.max_impostors)
         self.components_ = self._descend(objective).double().cpu().numpy()
         return self
