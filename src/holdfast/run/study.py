@@ -17,14 +17,20 @@ from holdfast.run import metrics, own_models, trained
 from holdfast.run.parallel import run_each
 from holdfast.run.session import Evaluation, Session
 
-TABLES = ("methods", "models", "metrics")
-
 
 class Source(Protocol):
     """Where classifiers come from: ``prepare`` trains or fits one, ``evaluations`` says what is measured of it."""
 
     def prepare(self, name: str, seed: int) -> None: ...
     def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]: ...
+
+
+SOURCES: Mapping[str, Callable[[Session], Source]] = {
+    "methods": trained.Trained,
+    "models": own_models.OwnModels,
+    "metrics": metrics.Metrics,
+}
+"""The tables of a recipe that name classifiers, and where those come from."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,9 @@ class Row:
     seed: int
 
 
-def rows(recipe: Recipe, tables: Iterable[str] = TABLES, name: str | None = None, seed: int | None = None) -> list[Row]:
+def rows(
+    recipe: Recipe, tables: Iterable[str] = tuple(SOURCES), name: str | None = None, seed: int | None = None
+) -> list[Row]:
     """The classifiers of these tables of a recipe: all, or those of one name or seed."""
     seeds = {"methods": recipe.seeds, "models": (recipe.evaluate.seed,), "metrics": recipe.seeds}
     known = {table: list(getattr(recipe, table)) for table in tables}
@@ -50,16 +58,6 @@ def rows(recipe: Recipe, tables: Iterable[str] = TABLES, name: str | None = None
     return [row for row in every if name in (None, row.name) and seed in (None, row.seed)]
 
 
-def source(session: Session, table: str) -> Source:
-    """The source of the classifiers of a table."""
-    kinds: dict[str, Callable[[Session], Source]] = {
-        "methods": trained.Trained,
-        "models": own_models.OwnModels,
-        "metrics": metrics.Metrics,
-    }
-    return kinds[table](session)
-
-
 def prepare(session: Session, chosen: Iterable[Row]) -> None:
     """Train and fit what is missing; settings that cannot work are refused before the first training."""
     chosen = list(chosen)
@@ -71,16 +69,14 @@ def _independent(recipe: Recipe, chosen: Iterable[Row]) -> list[list[Row]]:
     """The rows in groups that can be prepared at the same time: one that starts from another is in its group."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in chosen:
-        name = row.name
-        while row.table == "methods" and (start := recipe.methods[name].train.init_from) in recipe.methods:
-            name = str(start)
-        groups.setdefault((row.table, name, row.seed), []).append(row)
+        before = trained.starts(recipe, row.name) if row.table == "methods" else []
+        groups.setdefault((row.table, [*before, row.name][0], row.seed), []).append(row)
     return list(groups.values())
 
 
 def _prepare(session: Session, group: Sequence[Row]) -> None:
     for row in group:
-        source(session, row.table).prepare(row.name, row.seed)
+        SOURCES[row.table](session).prepare(row.name, row.seed)
 
 
 def evaluate(session: Session, chosen: Iterable[Row]) -> None:
@@ -89,7 +85,7 @@ def evaluate(session: Session, chosen: Iterable[Row]) -> None:
 
 
 def _evaluate(session: Session, row: Row) -> None:
-    for evaluation in source(session, row.table).evaluations(row.name, row.seed):
+    for evaluation in SOURCES[row.table](session).evaluations(row.name, row.seed):
         session.evaluate(evaluation)
 
 

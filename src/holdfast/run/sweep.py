@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from holdfast.report import sweep as results
 from holdfast.report.sweep_page import write_sweep
 from holdfast.run.session import Session
 from holdfast.run.study import rows
-from holdfast.run.trained import Trained, folder_of
+from holdfast.run.trained import Trained, folder_of, starts
 from holdfast.run.trials import Task, Trials
 from holdfast.statistics import Share
 
@@ -157,13 +157,9 @@ def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, ax
     probed = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
     if len({json.dumps(_trained(one, method), sort_keys=True) for one in probed}) == 1:
         raise ValueError(f"{key} cannot be swept: it changes nothing about {method}, whose own keys may overrule it")
-    if any(one.methods[method].train.validate_samples != _samples(recipe, method) for one in probed):
+    if len({one.methods[method].train.validate_samples for one in (recipe, *probed)}) > 1:
         raise ValueError(f"{key} cannot be swept: every trial must be judged on the same validation samples")
     return axis
-
-
-def _samples(recipe: Recipe, method: str) -> int:
-    return recipe.methods[method].train.validate_samples
 
 
 def _accepted(table: Mapping[str, Any], recipe: Recipe, values: Mapping[str, Value]) -> bool:
@@ -187,17 +183,10 @@ def _settings(values: Mapping[str, Value]) -> list[str]:
 
 def _trained(recipe: Recipe, method: str) -> dict[str, Any]:
     """Everything in a recipe that determines the weights of a method and how they are validated."""
-    parts = {name: json_table(recipe.table()["methods"][name]) for name in _chain(recipe, method)}
+    parts = {name: json_table(recipe.table()["methods"][name]) for name in (*starts(recipe, method), method)}
     models = {name: json_table(recipe.model_of(name)) for name in parts}
     judged = {"validate": json_table(recipe.validate), "data": table_of(recipe.data)}
     return {"methods": parts, "models": models, "arithmetic": recipe.arithmetic, "crafting": recipe.crafting, **judged}
-
-
-def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
-    """The method and the methods whose weights it starts from."""
-    while method is not None and method in recipe.methods:
-        yield method
-        method = recipe.methods[method].train.init_from
 
 
 def run(sweep: Sweep, session: Session) -> results.Sweep:
