@@ -23,8 +23,7 @@ from holdfast.records.files import read_json
 from holdfast.run.attack_measurements import attack_evaluation
 from holdfast.run.session import Evaluation, Session
 from holdfast.training.job import Job
-from holdfast.training.loop import train
-from holdfast.training.rehearsal import rehearse
+from holdfast.training.loop import rehearse, train
 
 
 def folder_of(out: Path, method: str, seed: int) -> Path:
