@@ -52,7 +52,6 @@ class LInf:
     name = "linf"
 
     def length(self, d: Tensor) -> Tensor:
-        """Return the (b,) norms of the perturbations."""
         return _flat(d).abs().amax(1) if d.numel() else d.new_zeros(len(d))
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -65,7 +64,6 @@ class LInf:
         return grad.sign()
 
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor:
-        """Sample uniformly from the ball."""
         return (2 * rng.uniform(like) - 1) * _column(radius, like)
 
 
@@ -76,7 +74,6 @@ class L2:
     name = "l2"
 
     def length(self, d: Tensor) -> Tensor:
-        """Return the (b,) norms of the perturbations."""
         lengths: Tensor = torch.linalg.vector_norm(to_double(_flat(d)), dim=1)
         return lengths.to(d.dtype)
 
@@ -133,7 +130,6 @@ class L1:
     name = "l1"
 
     def length(self, d: Tensor) -> Tensor:
-        """Return the (b,) norms of the perturbations."""
         return to_double(_flat(d).abs()).sum(1).to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ class Raised(nn.Module):
     """Casts to float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x in float32."""
         return x.float()
 
 

@@ -164,7 +164,6 @@ class _Fast:
         self._passes = 0
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Features and logits of one forward pass."""
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
         due = len(x) > 0 and self._passes % _EVERY == 0
@@ -184,7 +183,6 @@ class _Fast:
         return self._view.outputs(x)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits."""
         return self.outputs(x).logits
 
     @property

@@ -102,7 +102,6 @@ class Augment:
     saturation: Saturation | None = None
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        """Return the augmented batch."""
         for transform in (self.pad_crop, self.flip, self.saturation):
             x = x if transform is None else transform(x, rng)
         return x

@@ -82,7 +82,6 @@ class DataSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
 
     @cached_property

@@ -26,7 +26,6 @@ class Metric:
     components: Array
 
     def __call__(self, u: Array, v: Array) -> float:
-        """Return the distance of two points."""
         return float(np.linalg.norm(self.components @ (np.asarray(u) - np.asarray(v))))
 
 

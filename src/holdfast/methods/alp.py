@@ -35,7 +35,6 @@ class ALP:
         check_weight("weight", self.weight)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         meter = Meter()
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         both = adapt(model).outputs(torch.cat([batch.x, x_adv]))

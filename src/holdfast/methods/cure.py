@@ -42,7 +42,6 @@ class CURE:
             raise ValueError(f"h is {self.h} but it holds one or more lengths above 0, in input units")
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         clean = adapt(model).outputs(batch.x)
         entropy = mean_cross_entropy(model, clean, batch.rows(), self.smoothing)
         with eval_mode(model):

@@ -52,7 +52,6 @@ class LLR:
         return partial(linearity_gap, smoothing=self.smoothing)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         attack = climbing(warmed(self.attack, progress, self.warmup), self._gap, "random")
         meter = Meter()
         with record_batch_statistics(model) as recorded:

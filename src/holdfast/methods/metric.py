@@ -64,7 +64,6 @@ class Metric(nn.Module):
         return self.method.needs
 
     def forward(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         terms = self.method(model, batch, progress=progress, rng=rng)
         passes = training_passes(terms)
         features = torch.cat([out.features for out in passes])

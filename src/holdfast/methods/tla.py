@@ -75,7 +75,6 @@ class TLA:
         return Needs(positive=self.positive != "copy", pool=self.pool)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         attack = warmed(self.attack, progress, self.warmup)
         batch = self._noisy(attack, batch, rng)
         clean = self._clean(attack, batch, rng)

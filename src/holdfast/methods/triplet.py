@@ -39,7 +39,6 @@ class Triplet:
         return Needs(positive=True, pool=max(self.pool, self.method.needs.pool))
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         terms = self.method(model, batch, progress=progress, rng=rng)
         anchor = training_passes(terms)[-1]
         positive = adapt(model).outputs(positives(batch))

@@ -154,7 +154,6 @@ def _axes(x: Tensor) -> list[int]:
 
 
 def _count(x: Tensor) -> int:
-    """Return the number of values per channel."""
     return x.numel() // x.shape[1]
 
 

@@ -67,7 +67,6 @@ class Classifier(nn.Module):
         return Outputs(x, _features(captured, str(layer)), logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         logits: Tensor = self.head(self.encoder(self.normalize(x)))
         return logits
 

@@ -51,7 +51,6 @@ class Choice:
 
     @property
     def listed(self) -> tuple[Value, ...]:
-        """Every value."""
         return self.values
 
     def __str__(self) -> str:

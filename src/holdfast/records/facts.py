@@ -44,7 +44,6 @@ class AttackFacts:
 
     @property
     def spend(self) -> Spend:
-        """The cost of the attack."""
         return Spend(self.seconds, self.forwards, self.backwards)
 
     def measured_at(self, eps: float) -> bool:

@@ -85,7 +85,6 @@ class Page:
 
     @property
     def plots(self) -> list[Plot]:
-        """The plots of all sections."""
         return [plot for section in self.sections for plot in section.plots]
 
 

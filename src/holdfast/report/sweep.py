@@ -39,7 +39,6 @@ class Trial:
 
     @property
     def values_text(self) -> str:
-        """The values as an enumeration."""
         return ", ".join(f"{key} {value_text(value)}" for key, value in self.values.items())
 
 

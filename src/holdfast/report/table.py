@@ -21,7 +21,6 @@ class Cell:
 
     @property
     def known(self) -> list[Share]:
-        """The shares that were measured."""
         return [share for share in self.shares if share is not None and share.n]
 
     @property
@@ -41,7 +40,6 @@ class Cell:
 
     @property
     def high(self) -> float:
-        """The highest end of the seeds' intervals."""
         return max(share.high for share in self.known)
 
 

@@ -59,7 +59,6 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        """Where everything is computed."""
         return self.fabric.device
 
     @property

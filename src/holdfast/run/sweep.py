@@ -45,7 +45,6 @@ class Sweep:
     options: tuple[str, ...]  # the recipe and its options as `holdfast train` takes them
 
     def recipe_of(self, values: Mapping[str, Value]) -> Recipe:
-        """The recipe of one trial."""
         return _changed(self.table, self.recipe.name, values)
 
     def command(self, values: Mapping[str, Value], out: Path) -> str:
@@ -136,7 +135,6 @@ def _method(recipe: Recipe, name: str | None) -> str:
 
 
 def _count(space: Mapping[str, Axis], config: SweepConfig) -> int:
-    """The number of trials to run."""
     if config.sampler != "grid":
         return config.trials or TRIALS
     for key, axis in space.items():

@@ -44,7 +44,6 @@ class Trained:
     session: Session
 
     def job(self, method: str, seed: int) -> Job:
-        """The training job of one model."""
         recipe = self.session.recipe
         entry = recipe.methods[method]
         start = entry.train.init_from

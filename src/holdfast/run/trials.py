@@ -31,7 +31,6 @@ class Task:
 
     @property
     def number(self) -> int:
-        """The number of the trial in the sweep, from 0."""
         return self.trial.number
 
 
@@ -117,7 +116,6 @@ class Trials:
         self._tell(task.trial, robust.value)
 
     def failed(self, task: Task, reason: str) -> None:
-        """Store why a trial failed."""
         task.trial.set_user_attr("reason", reason)
         self._tell(task.trial, state=self._optuna.trial.TrialState.FAIL)
 
@@ -129,7 +127,6 @@ class Trials:
             self.study.tell(trial, value, state)
 
     def known(self) -> list[Trial]:
-        """All trials so far."""
         return [_read(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
@@ -147,7 +144,6 @@ _STATES = {"COMPLETE": DONE, "FAIL": FAILED, "PRUNED": SAME}
 
 
 def _read(trial: "optuna.trial.FrozenTrial") -> Trial:
-    """A trial as stored in the journal."""
     state, attributes = _STATES.get(trial.state.name, RUNNING), trial.user_attrs
     reason = str(attributes.get("reason", "")) if state in (FAILED, SAME) else ""
     unfinished = Trial(number=trial.number, state=state, values=dict(trial.params), reason=reason)

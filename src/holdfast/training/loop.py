@@ -204,7 +204,6 @@ class _State:
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:
-        """Write a checkpoint from which the run resumes."""
         tensors = checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
         for name, module in self._modules.items():
             tensors |= checkpoint.prefixed(name, module.state_dict())
@@ -215,7 +214,6 @@ class _State:
         snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
-        """Append a line to the log."""
         numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in scalars.items()}
         row = {"step": self.step, "epoch": epoch, "split": split} | numbers
         self.lines.append(json.dumps(row) + "\n")

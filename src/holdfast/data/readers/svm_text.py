@@ -47,7 +47,6 @@ class Text:
 
     @property
     def y(self) -> Array:
-        """The labels as an array."""
         return np.array(self.labels)
 
     @property

@@ -39,11 +39,9 @@ class Parts:
     tensorflow: bool = False
 
     def norm(self, width: int) -> nn.Module:
-        """Create a batch norm over channels."""
         return nn.BatchNorm2d(width, eps=1e-3 if self.tensorflow else 1e-5)
 
     def act(self) -> nn.Module:
-        """Create an activation."""
         return make_activation(self.activation)
 
     def conv(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -84,7 +82,6 @@ class Unit(nn.Module):
         self.shortcut = nn.Identity() if shortcut is None else shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the unit."""
         opened = self.opening(x)
         total: Tensor = self.body(opened) + self.shortcut(opened if self.shared else x)
         return total

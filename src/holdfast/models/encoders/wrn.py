@@ -65,7 +65,6 @@ class _PooledShortcut(nn.Module):
         self.channels = (before, outputs - inputs - before)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the shortcut."""
         x = functional.avg_pool2d(x, self.stride, ceil_mode=True)
         return functional.pad(x, (0, 0, 0, 0, *self.channels))
 

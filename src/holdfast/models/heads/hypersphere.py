@@ -75,7 +75,6 @@ class Hypersphere(nn.Linear):
         return head
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (b, classes) logits."""
         if self.training and self.weight_norm == "projected":
             # .data: autograd may still need the weights of an earlier pass of the step; they differ by rounding only
             self.weight.data.copy_(unit(self.weight.data))

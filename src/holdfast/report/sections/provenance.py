@@ -44,7 +44,6 @@ class Maker:
         return self.name, *(item for item in self.versions if item[0] not in _MACHINE)
 
     def versions_text(self, without: Sequence[str] = ()) -> str:
-        """The versions as an enumeration."""
         return ", ".join(f"{name} {version}" for name, version in self.versions if name not in without) or UNKNOWN
 
 
