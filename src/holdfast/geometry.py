@@ -242,7 +242,8 @@ class Threat:
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
         if _is_half(dtype):
             x_adv = torch.where(x_adv.isnan(), x, x_adv)  # an overflow has no direction
-            return self._round_half(self.project(_finite(x_adv), _raise_half(x)), x)
+            largest = torch.finfo(x_adv.dtype).max  # takes the place of infinity, which is an overflow too
+            return self._round_half(self.project(_raise_half(x_adv).clamp(-largest, largest), _raise_half(x)), x)
         x_adv, x = x_adv.to(dtype), x.to(dtype)
         if corners := self.corners(x):
             return x_adv.clamp(*corners)
@@ -308,12 +309,6 @@ class Threat:
                 f"x spans [{least:.3g}, {most:.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
                 "put normalization inside the model and pass raw inputs"
             )
-
-
-def _finite(x_adv: Tensor) -> Tensor:
-    """Cast half precision to float64, with infinite values (an overflow) replaced by the largest of the half type."""
-    largest = torch.finfo(x_adv.dtype).max
-    return _raise_half(x_adv).clamp(-largest, largest)
 
 
 def length(features: Tensor) -> Tensor:

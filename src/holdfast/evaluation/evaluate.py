@@ -1,8 +1,9 @@
 """The evaluator: runs measurements on a subject, shard by shard, and stores every finished part."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,17 +83,12 @@ def _parts(
         parts[measurement.name] = []
         for shard in shards:
             before = {name: parts[name][shard.number] for name in measurement.after}
-            parts[measurement.name].append(_part(subject, shard, measurement, settings, before))
+            key, code = _key(subject, shard, measurement, settings), code_version(*measurement.code)
+            compute = partial(measurement.measure, subject, shard, before)
+            parts[measurement.name].append(subject.cache.get(key, code, measurement.arrays, compute))
             done += 1
             tick(done, total, measurement.name)
     return parts
-
-
-def _part(
-    subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Mapping[str, Part]
-) -> Part:
-    key, code = _key(subject, shard, measurement, settings), code_version(*measurement.code)
-    return subject.cache.get(key, code, measurement.arrays, lambda: measurement.measure(subject, shard, before))
 
 
 def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings) -> list[Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.contracts import Batch, Cost, Needs, Terms
 from holdfast.crafting.view import eval_mode
@@ -46,7 +46,8 @@ class CURE:
         entropy = mean_cross_entropy(model, clean, batch.rows(), self.smoothing)
         with eval_mode(model):
             *_, gradient = input_gradient(model, batch, batch.x, self.smoothing)
-            z = self.length(progress) * _direction(gradient.detach())
+            # of L2 length one before it is scaled; zero where the gradient is zero
+            z = self.length(progress) * L2().steepest(gradient.detach().sign())
             *_, moved = input_gradient(model, batch, batch.x + z, self.smoothing)
         bend = curvature(clean, batch.rows({"gradient": gradient, "moved_gradient": moved})).mean()
         # clean pass: one forward, one backward; each gradient: one forward, one backward to the input, and the double
@@ -58,8 +59,3 @@ class CURE:
         """The length of z at this point of training."""
         place = len(self.h) if progress >= self.warmup else int(len(self.h) * progress / self.warmup)
         return self.h[min(place, len(self.h) - 1)]
-
-
-def _direction(gradient: Tensor) -> Tensor:
-    """The sign of the gradient scaled to L2 length one; zero where the gradient is zero."""
-    return L2().steepest(gradient.sign())

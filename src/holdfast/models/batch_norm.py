@@ -57,9 +57,8 @@ class _NormalizeBatch(torch.autograd.Function):
         x, weight, mean, inverse_std = ctx.saved_tensors
         if grad is None:
             grad = torch.zeros_like(x)
-        grad_x, grad_weight, grad_bias = _NormalizeBatchBackward.apply(
-            grad, x, weight, mean.detach(), inverse_std.detach()
-        )  # type: ignore[no-untyped-call]
+        given = grad, x, weight, mean.detach(), inverse_std.detach()
+        grad_x, grad_weight, grad_bias = _NormalizeBatchBackward.apply(*given)  # type: ignore[no-untyped-call]
         if grad_mean is not None or grad_inverse_std is not None:
             n = _count(x)
             slope = x.new_zeros(()) if grad_inverse_std is None else -grad_inverse_std * inverse_std.pow(3) / n
@@ -124,11 +123,8 @@ class _NormalizeWith(torch.autograd.Function):
         factor = inverse_std if weight is None else inverse_std * weight
         if torch.is_grad_enabled():  # differentiable operations for a double backward
             normal = (x - _per_channel(mean, x)) * _per_channel(inverse_std, x)
-            grad_x, grad_weight, grad_bias = (
-                grad * _per_channel(factor, x),
-                (grad * normal).sum(_axes(x)),
-                grad.sum(_axes(x)),
-            )
+            grad_x = grad * _per_channel(factor, x)
+            grad_weight, grad_bias = (grad * normal).sum(_axes(x)), grad.sum(_axes(x))
         else:
             fixed = mean, inverse_std.pow(-2), None, None, False, 0.0, [True, True, True]
             grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(grad, x, weight, *fixed)

@@ -34,10 +34,8 @@ def read_arrays(path: Path, needed: Collection[str]) -> dict[str, NDArray[Any]] 
     if not path.is_file():
         return None
     try:
-        with (
-            path.open("rb") as file,
-            np.load(file, allow_pickle=False) as stored,
-        ):  # np.load does not close damaged files
+        # opened here: np.load does not close damaged files
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return arrays if set(needed) <= arrays.keys() else None
     except Exception:  # a damaged file raises nearly anything inside numpy and zipfile

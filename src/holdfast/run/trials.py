@@ -121,9 +121,8 @@ class Trials:
 
     def _tell(self, trial: "optuna.Trial", value: float | None = None, state: Any = None) -> None:
         with self.lock:  # otherwise another process could find the trial running and its claim free
-            self.study.sampler = (
-                self._optuna.samplers.RandomSampler()
-            )  # GridSampler would try to stop study.optimize, which is not used
+            # not GridSampler, which would try to stop study.optimize, which is not used
+            self.study.sampler = self._optuna.samplers.RandomSampler()
             self.study.tell(trial, value, state)
 
     def known(self) -> list[Trial]:
