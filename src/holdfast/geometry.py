@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.contracts import Norm
 from holdfast.rng import Rng
 
+_HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-20  # added inside square roots, as in the TLA code: zero features have cosine 0 and a finite gradient
 
 
@@ -36,13 +37,9 @@ def to_double(values: Tensor) -> Tensor:
     return values if values.device.type == "mps" else values.double()
 
 
-def _is_half(dtype: torch.dtype) -> bool:
-    return dtype in (torch.float16, torch.bfloat16)
-
-
 def _raise_half(values: Tensor) -> Tensor:
     """Cast half precision to float64 (float32 on MPS); other types are returned as they are."""
-    return to_double(values.float()) if _is_half(values.dtype) else values
+    return to_double(values.float()) if values.dtype in _HALF else values
 
 
 @dataclass(frozen=True)
@@ -240,7 +237,7 @@ class Threat:
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Return the point nearest to x_adv in the ball around x and in the box."""
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
-        if _is_half(dtype):
+        if dtype in _HALF:
             x_adv = torch.where(x_adv.isnan(), x, x_adv)  # an overflow has no direction
             largest = torch.finfo(x_adv.dtype).max  # takes the place of infinity, which is an overflow too
             return self._round_half(self.project(_raise_half(x_adv).clamp(-largest, largest), _raise_half(x)), x)
@@ -258,7 +255,7 @@ class Threat:
         exact = _raise_half(x)
         low = self._round_towards(exact - self.eps, exact, self.eps)
         high = self._round_towards(exact + self.eps, exact, self.eps)
-        return (self._round_half(low, x), self._round_half(high, x)) if _is_half(x.dtype) else (low, high)
+        return (self._round_half(low, x), self._round_half(high, x)) if x.dtype in _HALF else (low, high)
 
     def _round_towards(self, point: Tensor, x: Tensor, length: Tensor | float) -> Tensor:
         # where |x| is large, half a unit in its last place can exceed the tolerance, and x + (high - x) may round
@@ -284,7 +281,7 @@ class Threat:
             raise ValueError(
                 "eps is infinite, so no point can be drawn from the ball; give a finite eps or no random start"
             )
-        if _is_half(x.dtype):
+        if x.dtype in _HALF:
             return self._round_half(self.sample_ball(_raise_half(x), rng), x)
         return x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng)
 

@@ -1,13 +1,11 @@
 """Adversarial robust metric learning (Wang et al. 2020)."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -97,11 +95,7 @@ class ARML(Supervised):
                 break
         else:
             if self.tol is not None:
-                warnings.warn(
-                    f"ARML's loss still falls after {self.max_iter} iterations; raise max_iter or tol",
-                    ConvergenceWarning,
-                    stacklevel=3,
-                )
+                _metric.warn_not_converged(f"ARML's loss still falls after {self.max_iter} iterations", stacklevel=3)
         self.n_iter_ = len(losses)
         return components
 

@@ -1,11 +1,9 @@
 """Information-theoretic metric learning by cyclic Bregman projections (Davis et al. 2007)."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -92,11 +90,8 @@ class ITML(Supervised):
             self.n_iter_ = iteration
             if change < self.tol:
                 return
-        warnings.warn(
-            f"ITML's multipliers still change by {change:.2g} after {self.max_iter} iterations; raise max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        message = f"ITML's multipliers still change by {change:.2g} after {self.max_iter} iterations"
+        _metric.warn_not_converged(message, stacklevel=3)
 
 
 class Projections:

@@ -1,13 +1,11 @@
 """Large margin nearest neighbors (Weinberger, Blitzer and Saul 2006)."""
 
-import warnings
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from holdfast.learners import _metric
@@ -79,11 +77,7 @@ class LMNN(Supervised):
                 self.progress(self.n_iter_, value)
             if decrease <= self.tol * value or not iterations:  # without an iteration the gradient is zero
                 return components
-        warnings.warn(
-            f"LMNN's objective still falls after {self.max_iter} iterations; raise max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        _metric.warn_not_converged(f"LMNN's objective still falls after {self.max_iter} iterations", stacklevel=3)
         return components
 
 

@@ -30,6 +30,7 @@ from holdfast.rng import Rng
 from holdfast.training import checkpoint
 from holdfast.training.averages import Average
 from holdfast.training.batches import Batches
+from holdfast.training.checkpoint import generators, set_generators
 from holdfast.training.job import Job
 from holdfast.training.optimizer import build_optimizer, check_schedule, scheduled
 from holdfast.training.precision import Precision, check_precision
@@ -195,7 +196,7 @@ class _State:
                 snapshot.load_weights(module, checkpoint.under(name, tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
             self.batches.restore(checkpoint.under("sampler", tensors))
-            checkpoint.set_generators(checkpoint.under("generator", tensors))
+            set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
             self.best, self.best_epoch, self.message = facts["best"], facts["best_epoch"], facts.get("message", "")
             self.lines, self.cost = facts["lines"], Cost(**facts["cost"])
@@ -208,7 +209,7 @@ class _State:
         for name, module in self._modules.items():
             tensors |= checkpoint.prefixed(name, module.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
-        tensors |= checkpoint.prefixed("generator", checkpoint.generators())
+        tensors |= checkpoint.prefixed("generator", generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "message", "lines")}
         facts |= {"cost": asdict(self.cost), "float32_from": self.precision.float32_from, "made": self.makers}
         snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)

@@ -3,8 +3,7 @@
 from torch import nn
 
 from holdfast.models.encoders._encoder import Activation, Encoder
-from holdfast.models.encoders._residual import Parts, Unit, stage_widths
-from holdfast.models.encoders._tla_resnet import TLAResNet
+from holdfast.models.encoders._residual import Parts, TLAResNet, Unit, stage_widths
 
 
 class ResNet20(Encoder):
