@@ -19,7 +19,6 @@ from holdfast.records.atomic import write_text
 from holdfast.records.files import read_json
 from holdfast.records.provenance import commit, versions
 from holdfast.report import sweep as results
-from holdfast.report.sweep_page import write_sweep
 from holdfast.run.session import Session
 from holdfast.run.study import rows
 from holdfast.run.trained import Trained, folder_of, starts
@@ -248,7 +247,7 @@ def _train(sweep: Sweep, session: Session, folder: Path, task: Task) -> None:
 def _write(sweep: Sweep, trials: Trials) -> results.Sweep:
     with trials.lock:  # so that the newest results are written last
         result = _results(sweep, trials)
-        write_sweep(trials.folder, result)
+        results.write_sweep(trials.folder, result)
     return result
 
 

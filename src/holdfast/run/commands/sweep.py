@@ -30,7 +30,7 @@ def sweep(
     The same command goes on after a stop, and several at once share the trials. OUT/sweep/METHOD holds the table of
     all trials (trials.csv, trials.md), the page (sweep.html) and the models. The last line trains the best one.
     """
-    from holdfast.report.sweep_page import text_sweep
+    from holdfast.report.sweep import text_sweep
     from holdfast.run import sweep as sweeps
 
     wanted = sweeps.read(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
