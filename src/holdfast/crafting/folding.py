@@ -52,7 +52,7 @@ class Folded:
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
-        read = [module for run in joined for module in run.weighted if id(module) not in made]
+        read = [layer.module for run in joined for layer in run.weighted if id(layer.module) not in made]
         folded = [module for layer, norm, _ in pairs for module in (layer, norm)]
         self._sources = [*folded, *(source for source, _ in copies), *read]
         self._unchanged = Unchanged()

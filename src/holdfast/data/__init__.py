@@ -10,24 +10,13 @@ from types import ModuleType
 from holdfast import members
 from holdfast.data import sets
 from holdfast.data.readers.files import root
-from holdfast.data.samplers import Order, Pool, Positives
-from holdfast.data.split import DataSet, EvaluationSet, Split, checked, split_train
+from holdfast.data.samplers import Order as Order
+from holdfast.data.samplers import Pool as Pool
+from holdfast.data.samplers import Positives as Positives
+from holdfast.data.split import DataSet as DataSet
+from holdfast.data.split import EvaluationSet as EvaluationSet
+from holdfast.data.split import Split as Split
 from holdfast.members import unknown
-
-__all__ = [
-    "DataSet",
-    "EvaluationSet",
-    "Order",
-    "Pool",
-    "Positives",
-    "Split",
-    "about",
-    "checked",
-    "load",
-    "load_test",
-    "names",
-    "split_train",
-]
 
 _ALIASES = {"imagefolder": "image-folder"}  # torchvision's spelling
 
@@ -73,11 +62,9 @@ def load_test(
     y_test. ``size`` = (resize, crop) accepts images of any size: the shorter side is resized and the center is cropped.
     """
     module, place = _find(name, folder)
-    scaled = {}
-    if size is not None:
-        scaled["size"] = size
-        if module is not _sets()["image-folder"]:
-            raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
+    scaled = {} if size is None else {"size": size}
+    if size is not None and module is not _sets()["image-folder"]:
+        raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
     if hasattr(module, "load_test"):
         found: EvaluationSet = module.load_test(place, samples=samples, **scaled)
         return found

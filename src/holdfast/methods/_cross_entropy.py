@@ -1,7 +1,5 @@
 """The cross entropy of a training pass, with the margin of the hypersphere head that computes the logits, if any."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
@@ -10,7 +8,7 @@ from torch import Tensor, nn
 from holdfast.contracts import Batch, Outputs, Rows
 from holdfast.crafting.view import frozen, unwrapped
 from holdfast.losses.classification import cross_entropy
-from holdfast.models.classifier import adapt
+from holdfast.models.classifier import adapt, forward_hooks
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.rng import Rng
 
@@ -55,7 +53,12 @@ def hypersphere_of(model: nn.Module, out: Outputs) -> Hypersphere | None:
 
 @torch.no_grad()
 def _find(model: nn.Module, heads: list[Hypersphere], x: Tensor) -> Hypersphere:
-    with _recorded(heads) as outputs, frozen(model, Rng(0)) as view:
+    outputs: list[tuple[Hypersphere, Tensor]] = []
+
+    def record(head: Hypersphere, _args: object, _kwargs: object, output: Tensor) -> None:
+        outputs.append((head, output.clone()))  # cloned, because the next layer may work in place
+
+    with forward_hooks(heads, record), frozen(model, Rng(0)) as view:
         logits = view.outputs(x).logits
     for head, output in reversed(outputs):
         if torch.equal(output.to(logits).nan_to_num(), logits.nan_to_num()):
@@ -64,15 +67,3 @@ def _find(model: nn.Module, heads: list[Hypersphere], x: Tensor) -> Hypersphere:
         f"the model has a hypersphere layer with {heads[-1].out_features} outputs, but its {logits.shape[1]} logits do "
         "not come from it; its margin and scale are those of logits, so put it in the place of the last layer"
     )
-
-
-@contextmanager
-def _recorded(heads: list[Hypersphere]) -> Iterator[list[tuple[Hypersphere, Tensor]]]:
-    """Record the outputs of the heads in call order; cloned, because the next layer may work in place."""
-    outputs: list[tuple[Hypersphere, Tensor]] = []
-    handles = [head.register_forward_hook(lambda head, _, out: outputs.append((head, out.clone()))) for head in heads]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()

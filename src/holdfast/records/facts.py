@@ -42,10 +42,6 @@ class AttackFacts:
         if math.isnan(self.eps) or self.eps < 0:
             raise ValueError(f"an attack has eps {self.eps} but a length is at least 0; give the eps it was run at")
 
-    @property
-    def spend(self) -> Spend:
-        return Spend(self.seconds, self.forwards, self.backwards)
-
     def measured_at(self, eps: float) -> bool:
         """True if this attack was run at exactly ``eps``, or is a minimal-norm attack with at least this eps."""
         return eps <= self.eps if self.minimal else eps == self.eps

@@ -71,7 +71,7 @@ class Records:
     def spend(self) -> dict[str, Spend]:
         """The cost of each stage: ``training`` and ``clean`` where known, then every attack by name."""
         stages = {name: Spend.read(self.facts[name]) for name in ("training", "clean") if name in self.facts}
-        return stages | {name: attack.spend for name, attack in self.attacks.items()}
+        return stages | {name: Spend(a.seconds, a.forwards, a.backwards) for name, a in self.attacks.items()}
 
     def fooled_within(self, name: str, eps: float) -> Mask:
         """Mask of the samples that the attack fools with a perturbation of norm at most ``eps``."""

@@ -42,9 +42,9 @@ class Trials:
         from filelock import FileLock
 
         self.folder, self.space, self.sampler, self.seed = folder, space, sampler, seed
-        self.lock = FileLock(folder / "journal.lock")
+        self.lock, path = FileLock(folder / "journal.lock"), folder / "journal.log"
         journal = self._optuna.storages.journal
-        backend = journal.JournalFileBackend(str(self._path), lock_obj=cast(Any, _JournalLock(self.lock, self._path)))
+        backend = journal.JournalFileBackend(str(path), lock_obj=cast(Any, _JournalLock(self.lock, path)))
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         try:
             with self.lock:
@@ -55,11 +55,7 @@ class Trials:
                     load_if_exists=True,
                 )
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{self._path} is damaged ({error}); remove {folder} and run again") from error
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / "journal.log"
+            raise ValueError(f"{path} is damaged ({error}); remove {folder} and run again") from error
 
     def next(self, limit: int) -> Task | None:
         """An unfinished trial of a stopped process, or a new one if there are fewer than ``limit``, or None."""

@@ -63,14 +63,8 @@ class Hypersphere(nn.Linear):
                 f"the layer is a {type(layer).__name__} but hypersphere embedding takes the place of a linear one; "
                 "give the linear layer that makes the logits"
             )
-        head = cls(
-            layer.in_features,
-            layer.out_features,
-            scale=scale,
-            margin=margin,
-            feature_norm=feature_norm,
-            weight_norm=weight_norm,
-        )
+        sizes = layer.in_features, layer.out_features
+        head = cls(*sizes, scale=scale, margin=margin, feature_norm=feature_norm, weight_norm=weight_norm)
         head.weight = layer.weight
         return head
 
