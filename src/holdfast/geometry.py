@@ -77,10 +77,8 @@ class L2:
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Project onto ball ∩ box: clip(t·d) with the largest feasible t <= 1.
 
-        Scaling to the ball and then clipping would end short of the projection. Coordinates clipped by the box leave
-        more of the radius to the others, so t only grows: solve for t, mark the clipped coordinates and repeat until
-        there are no new ones. Every intermediate t is feasible, and each iteration but the last clips at least one
-        more coordinate.
+        Coordinates clipped by the box leave more of the radius to the others, so t only grows: solve for t, mark the
+        clipped coordinates and repeat until there are no new ones. Every intermediate t is feasible.
         """
         v, lo, hi = _flat(d), _flat(low.expand_as(d)), _flat(high.expand_as(d))
         bound = torch.where(v < 0, lo, hi)

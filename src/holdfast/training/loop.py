@@ -1,7 +1,4 @@
-"""The training loop, and a rehearsal of its first step.
-
-An interrupted run resumes and ends with bit-identical weights.
-"""
+"""The training loop, which resumes with bit-identical results, and a rehearsal of its first step."""
 
 import json
 import time
