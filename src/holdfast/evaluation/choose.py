@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from holdfast.crafting import Mode, processor, using
 from holdfast.crafting.arithmetic import Arithmetic, arithmetic, chosen
 from holdfast.crafting.microbatch import measured
-from holdfast.records.atomic import write_text
-from holdfast.records.files import read_json
+from holdfast.records.files import read_json, write_text
 
 
 def stored_arithmetic(name: Arithmetic, device: torch.device, folder: Path) -> Arithmetic:

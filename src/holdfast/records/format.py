@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.records.atomic import write_bytes, write_text
+from holdfast.records.files import write_bytes, write_text
 
 Array = NDArray[Any]
 Document = dict[str, Any]

@@ -134,11 +134,7 @@ def _array(name: str, values: Array) -> Array:
 
 
 def _check_name(name: str) -> None:
-    try:
-        valid = bool(name) and "\0" not in name and bool(name.encode())
-    except UnicodeEncodeError:
-        valid = False
-    if not valid:
+    if not name or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in name):
         raise ValueError(f"{name!r} cannot name a column or an array; use text without NUL and lone surrogates")
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.report.figures import Plot
 from holdfast.report.format import percent
 from holdfast.report.table import Cell, Table

@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.report.figures import COLORS, Plot, Trace, error_bars, figure, literal, scatter
 from holdfast.report.format import percent, plain
 from holdfast.report.page import Page, Section, write_page

@@ -15,8 +15,7 @@ from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.sweep import Axis, Range, Sampler, SweepConfig, Value, read_space
 from holdfast.records import snapshot
-from holdfast.records.atomic import write_text
-from holdfast.records.files import read_json
+from holdfast.records.files import read_json, write_text
 from holdfast.records.provenance import commit, versions
 from holdfast.report import sweep as results
 from holdfast.run.session import Session

@@ -21,7 +21,7 @@ from holdfast.evaluation.judge import accuracy
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.model import ModelConfig
 from holdfast.records import snapshot
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.records.provenance import distinct, maker
 from holdfast.rng import Rng
 from holdfast.training import checkpoint

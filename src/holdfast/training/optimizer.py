@@ -37,16 +37,14 @@ def scheduled(config: TrainConfig, optimizer: Optimizer, steps: int, done: int) 
     Rates depend only on the number of the step, so checkpoints need not store the scheduler.
     """
     total = config.epochs * steps
-    scheduler = _new(config, optimizer, steps, total)
+    scheduler: LRScheduler
+    if config.schedule.name == "one_cycle":
+        share = config.schedule.warmup
+        scheduler = OneCycleLR(optimizer, config.optimizer.lr, total, pct_start=share, cycle_momentum=False)
+    else:
+        scheduler = LambdaLR(optimizer, lambda step: config.schedule.factor(step / steps, config.epochs))
     if 0 < done < total:
         # set the state to one step earlier and step once, which sets the rate and leaves the counters as if resumed
         scheduler.load_state_dict(scheduler.state_dict() | {"last_epoch": done - 1, "_step_count": done + 1})
         scheduler.step()
     return scheduler
-
-
-def _new(config: TrainConfig, optimizer: Optimizer, steps: int, total: int) -> LRScheduler:
-    if config.schedule.name == "one_cycle":
-        share = config.schedule.warmup
-        return OneCycleLR(optimizer, config.optimizer.lr, total, pct_start=share, cycle_momentum=False)
-    return LambdaLR(optimizer, lambda step: config.schedule.factor(step / steps, config.epochs))
