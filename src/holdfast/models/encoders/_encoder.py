@@ -17,8 +17,9 @@ _MAKE: dict[str, Callable[[], nn.Module]] = {
 class Encoder(nn.Module):
     """An encoder that consists of ``layers``, whose output are the ``width`` features."""
 
-    width: int
-    layers: nn.Module
+    def __init__(self, width: int, layers: nn.Module) -> None:
+        super().__init__()
+        self.width, self.layers = width, layers
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (b, width) features."""

@@ -13,12 +13,10 @@ class ConvNet(Encoder):
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 128, activation: Activation = "relu") -> None:
-        super().__init__()
         channels, height, wide = shape
         if min(height, wide) < 8:
             raise ValueError(f"shape is {shape} but convnet halves an image three times; use sides of 8 or more pixels")
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             *_block(channels, 32, (5, 5), activation, padding=2),
             nn.MaxPool2d(2),
             *_block(32, 32, (5, 5), activation, padding=2),
@@ -28,6 +26,7 @@ class ConvNet(Encoder):
             *_block(64, width, (height // 8, wide // 8), activation, padding=0),
             nn.Flatten(),
         )
+        super().__init__(width, layers)
         he_normal(self)
 
 

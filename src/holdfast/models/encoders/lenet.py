@@ -15,10 +15,8 @@ class LeNet(Encoder):
     def __init__(
         self, shape: tuple[int, ...], *, width: int = 1024, channels: int = 32, activation: Activation = "relu"
     ) -> None:
-        super().__init__()
         inputs, height, wide = shape
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             *_block(inputs, channels, activation),
             *_block(channels, 2 * channels, activation),
             nn.MaxPool2d(2),
@@ -30,6 +28,7 @@ class LeNet(Encoder):
             nn.BatchNorm1d(width),
             make_activation(activation),
         )
+        super().__init__(width, layers)
 
 
 def _block(inputs: int, outputs: int, activation: Activation) -> list[nn.Module]:

@@ -13,10 +13,8 @@ class MadryCNN(Encoder):
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
-        super().__init__()
         channels, height, wide = shape
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
             make_activation(activation),
             nn.MaxPool2d(2, ceil_mode=True),
@@ -27,6 +25,7 @@ class MadryCNN(Encoder):
             nn.Linear(64 * -(-height // 4) * -(-wide // 4), width),
             make_activation(activation),
         )
+        super().__init__(width, layers)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.constant_(parameter, 0.1)

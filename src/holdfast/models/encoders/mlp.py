@@ -17,10 +17,8 @@ class MLP(Encoder):
     def __init__(
         self, shape: tuple[int, ...], *, width: int = 1024, depth: int = 3, activation: Activation = "relu"
     ) -> None:
-        super().__init__()
-        self.width = width
         sizes = [prod(shape), *[width] * depth]
-        self.layers = nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes)))
+        super().__init__(width, nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes))))
 
 
 def _block(inputs: int, outputs: int, activation: Activation) -> nn.Sequential:

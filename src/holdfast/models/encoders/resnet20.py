@@ -22,10 +22,8 @@ class ResNet20(Encoder):
         extra_blocks: int = 0,
         activation: Activation = "relu",
     ) -> None:
-        super().__init__()
-        self.width = width
         sizes = stage_widths(width, (8, 8, 4, 2, 1))
-        self.layers = TLAResNet(activation, shape[0], sizes, (1, 1, 1, 1), _basic, stem_stride, extra_blocks)
+        super().__init__(width, TLAResNet(activation, shape[0], sizes, (1, 1, 1, 1), _basic, stem_stride, extra_blocks))
 
 
 def _basic(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:

@@ -25,10 +25,10 @@ class ResNet50(Encoder):
         extra_blocks: int = 0,
         activation: Activation = "relu",
     ) -> None:
-        super().__init__()
-        self.width = width
         sizes = stage_widths(width, (32, 8, 4, 2, 1))
-        self.layers = TLAResNet(activation, shape[0], sizes, (2, 3, 5, 2), _bottleneck, stem_stride, extra_blocks)
+        super().__init__(
+            width, TLAResNet(activation, shape[0], sizes, (2, 3, 5, 2), _bottleneck, stem_stride, extra_blocks)
+        )
 
 
 def _bottleneck(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:

@@ -11,10 +11,8 @@ class Tiny(Encoder):
     def __init__(
         self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64, activation: Activation = "relu"
     ) -> None:
-        super().__init__()
         inputs, height, wide = shape
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             nn.Conv2d(inputs, channels, 3, padding=1),
             nn.BatchNorm2d(channels),
             make_activation(activation),
@@ -26,3 +24,4 @@ class Tiny(Encoder):
             nn.BatchNorm1d(width),
             make_activation(activation),
         )
+        super().__init__(width, layers)
