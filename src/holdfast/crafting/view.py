@@ -133,15 +133,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     A subclass of a wrapper, or one with hooks or a forward pass of its own, may add something and stays.
     """
-    inside = getattr(model, "module", None) if _only_wraps(model) else None
-    return unwrapped(inside) if isinstance(inside, nn.Module) else model
-
-
-def _only_wraps(model: nn.Module) -> bool:
     kind = type(model)
-    known = kind in _WRAPPERS
     fabric = kind.__module__.startswith(("lightning.", "lightning_fabric.")) and kind.__name__ == "_FabricModule"
-    return (known or fabric) and not hooked(model) and "forward" not in vars(model)
+    only_wraps = (kind in _WRAPPERS or fabric) and not hooked(model) and "forward" not in vars(model)
+    inside = getattr(model, "module", None) if only_wraps else None
+    return unwrapped(inside) if isinstance(inside, nn.Module) else model
 
 
 class _Fast:

@@ -88,22 +88,19 @@ class _NormalizeBatchBackward(torch.autograd.Function):
         x, factor, mean, inverse_std, grad_x, grad_weight = ctx.saved_tensors
         n = _count(x)
         # grad -> grad_x is linear and symmetric, so its transpose is the same fused pass
-        grad_output_grad, with_normal, _ = _batch_norm_backward(
-            torch.zeros_like(x) if grad_grad_x is None else grad_grad_x, x, factor, mean, inverse_std
-        )
+        given = torch.zeros_like(x) if grad_grad_x is None else grad_grad_x
+        grad_output_grad, with_normal, _ = _batch_norm_backward(given, x, factor, mean, inverse_std)
         both = torch.zeros_like(mean) if grad_grad_x is None else (grad_grad_x * grad_x).sum(_axes(x))
         bend = -both / n * inverse_std.square()
         grad_batch = torch.addcmul(_per_channel(-bend * mean, x), x, _per_channel(bend, x))
         along = -inverse_std * with_normal / n
         along = along if grad_grad_weight is None else along + grad_grad_weight / factor
-        grad_batch.addcmul_(grad_x, _per_channel(along, x)).addcmul_(
-            grad_output_grad, _per_channel(-inverse_std * grad_weight / n, x)
-        )
+        grad_batch.addcmul_(grad_x, _per_channel(along, x))
+        grad_batch.addcmul_(grad_output_grad, _per_channel(-inverse_std * grad_weight / n, x))
         if grad_grad_weight is not None:
             slope = grad_grad_weight * inverse_std
-            grad_output_grad = grad_output_grad + torch.addcmul(
-                _per_channel(-slope * mean, x), x, _per_channel(slope, x)
-            )
+            shift = torch.addcmul(_per_channel(-slope * mean, x), x, _per_channel(slope, x))
+            grad_output_grad = grad_output_grad + shift
         if grad_grad_bias is not None:
             grad_output_grad = grad_output_grad + _per_channel(grad_grad_bias, x)
         return (*_needed(ctx, grad_output_grad, grad_batch, both / factor), None, None)

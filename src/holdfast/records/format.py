@@ -93,12 +93,8 @@ def arrays_bytes(arrays: Mapping[str, Array]) -> bytes:
 def read_arrays(data: bytes) -> dict[str, Array]:
     """The arrays of a npz; nothing in it is unpickled."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> Array:
-    values: Array = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-    return values
+        members = {name.removesuffix(".npy"): io.BytesIO(archive.read(name)) for name in archive.namelist()}
+    return {name: np.lib.format.read_array(data, allow_pickle=False) for name, data in members.items()}
 
 
 def _parsed(cells: tuple[str, ...], kind: str) -> Array:

@@ -51,7 +51,12 @@ class Session:
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Session":
         """Choose the device and load the data."""
-        _refuse_awaited(recipe)
+        if recipe.awaited:
+            missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
+            raise ValueError(
+                f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
+                f"go without: {source.without(recipe.awaited)}"
+            )
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         fabric = _fabric(recipe, device)
@@ -96,15 +101,6 @@ class Session:
             "weights": dict(weights),
             "recipe": json_table(self.recipe.table()),
         }
-
-
-def _refuse_awaited(recipe: Recipe) -> None:
-    if recipe.awaited:
-        missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
-        raise ValueError(
-            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
-            f"go without: {source.without(recipe.awaited)}"
-        )
 
 
 def _fabric(recipe: Recipe, device: str) -> Fabric:

@@ -17,7 +17,12 @@ class Average:
 
     def __init__(self, config: TrainConfig, net: nn.Module, batches: Batches) -> None:
         self.config, self.net, self.batches = config, net, batches
-        self.model = _model(config, net)
+        self.model: AveragedModel | None = None
+        if config.ema is not None:
+            moving = get_ema_multi_avg_fn(config.ema.decay)  # type: ignore[no-untyped-call]
+            self.model = AveragedModel(net, multi_avg_fn=moving, use_buffers=True)
+        elif config.swa is not None:
+            self.model = AveragedModel(net)
 
     @property
     def current(self) -> nn.Module:
@@ -48,10 +53,3 @@ class Average:
         for step, which in enumerate(order.epoch(epoch), start=epoch * order.steps):
             sizes.append(len(which))
             yield self.batches.images(step, which)
-
-
-def _model(config: TrainConfig, net: nn.Module) -> AveragedModel | None:
-    if config.ema is not None:
-        moving = get_ema_multi_avg_fn(config.ema.decay)  # type: ignore[no-untyped-call]
-        return AveragedModel(net, multi_avg_fn=moving, use_buffers=True)
-    return None if config.swa is None else AveragedModel(net)

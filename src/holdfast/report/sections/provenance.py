@@ -38,11 +38,6 @@ class Maker:
         """The digest of the code, else the commit."""
         return (self.code or self.commit)[:12] or UNKNOWN
 
-    @property
-    def software(self) -> tuple[object, ...]:
-        """What two makers must share to have run the same software, on whatever machine."""
-        return self.name, *(item for item in self.versions if item[0] not in _MACHINE)
-
     def versions_text(self, without: Sequence[str] = ()) -> str:
         return ", ".join(f"{name} {version}" for name, version in self.versions if name not in without) or UNKNOWN
 
@@ -95,7 +90,7 @@ def _makers(study: Study) -> Table:
 
 def _warnings(study: Study) -> list[str]:
     found = []
-    different = {maker.software for maker in all_makers(study)}
+    different = {(maker.name, maker.versions_text(without=_MACHINE)) for maker in all_makers(study)}
     if len(different) > 1:
         found.append(
             f"These results were made by {len(different)} different versions of the code or its libraries; "
