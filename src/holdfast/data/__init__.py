@@ -83,14 +83,12 @@ def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None
         raise ValueError(unknown(f"data set {name!r}", name, listed))
     if not colon:
         return known[kind], Path(folder).expanduser() if folder else None
-    return known[kind], _resolve(argument, folder) if takes == "PATH" else Path(argument)
+    if takes != "PATH":
+        return known[kind], Path(argument)
+    top, path = root(folder), Path(argument).expanduser()
+    return known[kind], top / path if top and (top / path).exists() else path
 
 
 def _takes(module: ModuleType) -> str | None:
     """Return what the name of a data set takes after a colon, e.g. PATH."""
     return getattr(module, "TAKES", None)
-
-
-def _resolve(path: str, folder: str | Path | None) -> Path:
-    top, expanded = root(folder), Path(path).expanduser()
-    return top / expanded if top and (top / expanded).exists() else expanded

@@ -179,9 +179,8 @@ def data_set(
 ) -> DataSet:
     """Validate the parts train, test and optionally valid; without valid, hold validation samples out of train."""
     splits = {part: checked(x, y, classes=len(classes), part=f"{name} {part}") for part, (x, y) in parts.items()}
-    train, validation = (
-        (splits["train"], splits["valid"]) if "valid" in splits else split_train(splits["train"], valid, seed)
-    )
+    whole = splits["train"]
+    train, validation = (whole, splits["valid"]) if "valid" in splits else split_train(whole, valid, seed)
     return DataSet(name, train, validation, splits["test"], tuple(classes))
 
 

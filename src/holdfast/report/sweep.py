@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from holdfast.recipes.sweep import Value
 from holdfast.records.files import write_text
 from holdfast.report.figures import COLORS, Plot, Trace, error_bars, figure, literal, scatter
 from holdfast.report.format import percent, plain
@@ -16,8 +17,6 @@ from holdfast.report.sections.recipe import recipe_section
 from holdfast.report.table import UNKNOWN, Cell, Column, Row, Table, listing, share_text
 from holdfast.report.text import inert, text_parts
 from holdfast.statistics import Share
-
-Value = str | bool | int | float
 
 DONE, FAILED, RUNNING, SAME = "done", "failed", "running", "same"
 _OTHER, _BEST = COLORS[0], COLORS[1]

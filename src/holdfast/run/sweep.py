@@ -190,7 +190,9 @@ def run(sweep: Sweep, session: Session) -> results.Sweep:
     trials = _open(sweep, session)
     while True:
         task = trials.next(sweep.trials)
-        result = _write(sweep, trials)
+        with trials.lock:  # so that the newest results are written last
+            result = _results(sweep, trials)
+            results.write_sweep(trials.folder, result)
         session.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
         if task is None:
             break
@@ -241,13 +243,6 @@ def _train(sweep: Sweep, session: Session, folder: Path, task: Task) -> None:
 
     trial = replace(session, recipe=sweep.recipe_of(task.values), out=folder, progress=progress)
     Trained(trial).prepare(sweep.method, sweep.seed)
-
-
-def _write(sweep: Sweep, trials: Trials) -> results.Sweep:
-    with trials.lock:  # so that the newest results are written last
-        result = _results(sweep, trials)
-        results.write_sweep(trials.folder, result)
-    return result
 
 
 def _results(sweep: Sweep, trials: Trials) -> results.Sweep:

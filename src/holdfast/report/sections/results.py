@@ -50,7 +50,10 @@ def main_table(study: Study) -> Table:
     measures: list[tuple[Column, Measure]] = [(Column("Clean", "no attack"), _clean)]
     if study.norm is not None and study.eps is not None:
         # the worst case stands second: with many attacks a wide table scrolls, and this is the number to read
-        measures.append(_worst_case(study, study.norm, study.eps))
+        norm, eps = study.norm, study.eps
+        note = "upper bound: not attacked at this eps" if study.unmeasured() else f"over all {norm} attacks"
+        column = Column("Worst case", note, highlighted=True)
+        measures.append((column, lambda records: worst(records, norm, eps)))
     measures += [
         (Column(name, "minimal" if a.minimal else ""), _under(name, study.eps or 0.0))
         for name, a in study.stated_attacks().items()
@@ -86,12 +89,6 @@ def _clean(records: Records) -> Share:
 
 def _under(name: str, eps: float) -> Measure:
     return lambda records: against(records, name, eps) if name in records.attacks else None
-
-
-def _worst_case(study: Study, norm: str, eps: float) -> tuple[Column, Measure]:
-    note = "upper bound: not attacked at this eps" if study.unmeasured() else f"over all {norm} attacks"
-    column = Column("Worst case", note, highlighted=True)
-    return column, lambda records: worst(records, norm, eps)
 
 
 def _cards(study: Study) -> Iterator[Card]:
