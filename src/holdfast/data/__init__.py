@@ -73,7 +73,6 @@ def load_test(
 
 
 def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
-    """Return the module of a data set and the path of its files."""
     known = _sets()
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)

@@ -32,6 +32,8 @@ SOURCES: Mapping[str, Callable[[Session], Source]] = {
 }
 """The tables of a recipe that name classifiers, and where those come from."""
 
+TABLES = tuple(SOURCES)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -42,9 +44,7 @@ class Row:
     seed: int
 
 
-def rows(
-    recipe: Recipe, tables: Iterable[str] = tuple(SOURCES), name: str | None = None, seed: int | None = None
-) -> list[Row]:
+def rows(recipe: Recipe, tables: Iterable[str] = TABLES, name: str | None = None, seed: int | None = None) -> list[Row]:
     """The classifiers of these tables of a recipe: all, or those of one name or seed."""
     seeds = {"methods": recipe.seeds, "models": (recipe.evaluate.seed,), "metrics": recipe.seeds}
     known = {table: list(getattr(recipe, table)) for table in tables}

@@ -149,7 +149,6 @@ def _robust(cell: Cell, bound: str) -> str:
 
 
 def _verdicts(study: Study, ranked: Sequence[str]) -> list[str]:
-    """How the most robust method compares with each of the others."""
     pairs, refusal = compared(study)
     if refusal:
         return [f"No paired test: {refusal}"]
