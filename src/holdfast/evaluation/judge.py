@@ -30,11 +30,7 @@ class Verdict:
 def predict(model: nn.Module, x: Tensor, rng: Rng) -> Tensor:
     """(b,) predicted classes in float32 and eval mode; -1 where the logits are not finite."""
     with _float32(), frozen(model, rng) as view:
-        parts = [_decide(view(part.float())) for part in torch.split(x, CHUNK)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-
-
-def _decide(logits: Tensor) -> Tensor:
+        logits = torch.cat([view(part.float()) for part in torch.split(x, CHUNK)])
     return torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
 
 

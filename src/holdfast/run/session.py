@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,12 @@ class Session:
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Session":
         """Choose the device and load the data."""
-        _refuse_awaited(recipe)
+        if recipe.awaited:
+            missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
+            raise ValueError(
+                f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
+                f"go without: {source.without(recipe.awaited)}"
+            )
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         fabric = _fabric(recipe, device)
@@ -58,7 +64,6 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        """Where everything is computed."""
         return self.fabric.device
 
     @property
@@ -83,10 +88,7 @@ class Session:
             arithmetic=recipe.arithmetic,
             crafting=recipe.crafting,
         )
-
-        def tick(done: int, total: int, words: str) -> None:
-            self.progress(what, done, total, words)
-
+        tick = partial(self.progress, what)
         return evaluate(subject, evaluation.samples, evaluation.measurements, settings, tick)
 
     def facts(self, name: str, method: str, seed: int, weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,15 +101,6 @@ class Session:
             "weights": dict(weights),
             "recipe": json_table(self.recipe.table()),
         }
-
-
-def _refuse_awaited(recipe: Recipe) -> None:
-    if recipe.awaited:
-        missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
-        raise ValueError(
-            f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
-            f"go without: {source.without(recipe.awaited)}"
-        )
 
 
 def _fabric(recipe: Recipe, device: str) -> Fabric:
