@@ -28,7 +28,7 @@ from bench.table import markdown
 from bench.timing import in_force, machine
 from bench.training import trained, training_step
 
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.records.provenance import commit
 
 ALL = ("mlp", "lenet", "conv")

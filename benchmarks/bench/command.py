@@ -12,7 +12,7 @@ import torch
 
 from bench.table import markdown
 from bench.timing import machine
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.records.provenance import commit
 
 

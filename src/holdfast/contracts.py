@@ -154,7 +154,6 @@ class Meter:
         self.cost = Cost()
 
     def __call__(self, rows: Rows, x_adv: Tensor, loss: Tensor, cost: Cost) -> None:
-        """Adds the cost of one evaluation."""
         self.cost = self.cost + cost
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.contracts import Norm
 from holdfast.rng import Rng
 
+_HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-20  # added inside square roots, as in the TLA code: zero features have cosine 0 and a finite gradient
 
 
@@ -36,13 +37,9 @@ def to_double(values: Tensor) -> Tensor:
     return values if values.device.type == "mps" else values.double()
 
 
-def _is_half(dtype: torch.dtype) -> bool:
-    return dtype in (torch.float16, torch.bfloat16)
-
-
 def _raise_half(values: Tensor) -> Tensor:
     """Cast half precision to float64 (float32 on MPS); other types are returned as they are."""
-    return to_double(values.float()) if _is_half(values.dtype) else values
+    return to_double(values.float()) if values.dtype in _HALF else values
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,6 @@ class LInf:
     name = "linf"
 
     def length(self, d: Tensor) -> Tensor:
-        """Return the (b,) norms of the perturbations."""
         return _flat(d).abs().amax(1) if d.numel() else d.new_zeros(len(d))
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -65,7 +61,6 @@ class LInf:
         return grad.sign()
 
     def sample(self, like: Tensor, radius: Tensor, rng: Rng) -> Tensor:
-        """Sample uniformly from the ball."""
         return (2 * rng.uniform(like) - 1) * _column(radius, like)
 
 
@@ -76,17 +71,14 @@ class L2:
     name = "l2"
 
     def length(self, d: Tensor) -> Tensor:
-        """Return the (b,) norms of the perturbations."""
         lengths: Tensor = torch.linalg.vector_norm(to_double(_flat(d)), dim=1)
         return lengths.to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Project onto ball ∩ box: clip(t·d) with the largest feasible t <= 1.
 
-        Scaling to the ball and then clipping would end short of the projection. Coordinates clipped by the box leave
-        more of the radius to the others, so t only grows: solve for t, mark the clipped coordinates and repeat until
-        there are no new ones. Every intermediate t is feasible, and each iteration but the last clips at least one
-        more coordinate.
+        Coordinates clipped by the box leave more of the radius to the others, so t only grows: solve for t, mark the
+        clipped coordinates and repeat until there are no new ones. Every intermediate t is feasible.
         """
         v, lo, hi = _flat(d), _flat(low.expand_as(d)), _flat(high.expand_as(d))
         bound = torch.where(v < 0, lo, hi)
@@ -142,7 +134,6 @@ class L1:
     name = "l1"
 
     def length(self, d: Tensor) -> Tensor:
-        """Return the (b,) norms of the perturbations."""
         return to_double(_flat(d).abs()).sum(1).to(d.dtype)
 
     def project(self, d: Tensor, radius: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -254,9 +245,11 @@ class Threat:
     def project(self, x_adv: Tensor, x: Tensor, radius: Tensor | None = None) -> Tensor:
         """Return the point nearest to x_adv in the ball around x and in the box; ``radius`` (b,) replaces eps."""
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
-        if _is_half(dtype):
+        if dtype in _HALF:
             x_adv = torch.where(x_adv.isnan(), x, x_adv)  # an overflow has no direction
-            return self._round_half(self.project(_finite(x_adv), _raise_half(x), radius), x)
+            largest = torch.finfo(x_adv.dtype).max  # takes the place of infinity, which is an overflow too
+            finite = _raise_half(x_adv).clamp(-largest, largest)
+            return self._round_half(self.project(finite, _raise_half(x), radius), x)
         x_adv, x = x_adv.to(dtype), x.to(dtype)
         if radius is None and (corners := self.corners(x)):
             return x_adv.clamp(*corners)
@@ -271,7 +264,7 @@ class Threat:
         exact = _raise_half(x)
         low = self._round_towards(exact - self.eps, exact, self.eps)
         high = self._round_towards(exact + self.eps, exact, self.eps)
-        return (self._round_half(low, x), self._round_half(high, x)) if _is_half(x.dtype) else (low, high)
+        return (self._round_half(low, x), self._round_half(high, x)) if x.dtype in _HALF else (low, high)
 
     def _round_towards(self, point: Tensor, x: Tensor, length: Tensor | float) -> Tensor:
         # where |x| is large, half a unit in its last place can exceed the tolerance, and x + (high - x) may round
@@ -297,7 +290,7 @@ class Threat:
             raise ValueError(
                 "eps is infinite, so no point can be drawn from the ball; give a finite eps or no random start"
             )
-        if _is_half(x.dtype):
+        if x.dtype in _HALF:
             return self._round_half(self.sample_ball(_raise_half(x), rng), x)
         return x + self.norm.sample(x, x.new_full((len(x),), self.eps), rng)
 
@@ -322,12 +315,6 @@ class Threat:
                 f"x spans [{least:.3g}, {most:.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
                 "put normalization inside the model and pass raw inputs"
             )
-
-
-def _finite(x_adv: Tensor) -> Tensor:
-    """Cast half precision to float64, with infinite values (an overflow) replaced by the largest of the half type."""
-    largest = torch.finfo(x_adv.dtype).max
-    return _raise_half(x_adv).clamp(-largest, largest)
 
 
 def length(features: Tensor) -> Tensor:

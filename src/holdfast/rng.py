@@ -5,8 +5,6 @@ the same numbers in every batch, order, shard and process. The generator is Spli
 as a counter-based generator: the key of a row is the start of its stream, and each element takes one mix.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -45,12 +43,12 @@ class Rng:
     seed: int = 0
     rows: Tensor | None = None
 
-    def fork(self, name: str | int) -> Rng:
+    def fork(self, name: str | int) -> "Rng":
         """Return an independent source with the same rows; ``name`` is its purpose."""
         digest = blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
         return Rng(int.from_bytes(digest, "little") >> 1, self.rows)
 
-    def at(self, index: Tensor) -> Rng:
+    def at(self, index: Tensor) -> "Rng":
         """Return this source with rows keyed by ``index``, in addition to earlier keys."""
         index = index.to(torch.int64)
         key = index if self.rows is None else self.rows.to(index.device) + index

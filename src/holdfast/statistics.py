@@ -1,7 +1,5 @@
 """Uncertainty of measured numbers: Wilson intervals of proportions, spread over seeds, paired tests."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ class Share:
             raise ValueError(f"{self.successes} of {self.n} is not a share; give 0 <= successes <= n")
 
     @staticmethod
-    def of(mask: Mask) -> Share:
+    def of(mask: Mask) -> "Share":
         """The share of samples for which ``mask`` is true."""
         return Share(int(mask.sum()), len(mask))
 

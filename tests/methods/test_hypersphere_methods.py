@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Rows
 from holdfast.losses.classification import cross_entropy
-from holdfast.methods._hypersphere import hypersphere_of
+from holdfast.methods._cross_entropy import hypersphere_of
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.alp import ALP
 from holdfast.methods.cure import CURE

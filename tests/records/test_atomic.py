@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.records.atomic import write_bytes, write_text
+from holdfast.records.files import write_bytes, write_text
 
 
 def test_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:

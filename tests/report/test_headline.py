@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast.report.format import percent
-from holdfast.report.headline import headline
+from holdfast.report.sections.results import headline
 from holdfast.report.summary import worst
 
 

@@ -10,8 +10,20 @@ import pytest
 from test_page import HOSTILE, Page
 
 from holdfast.report.page import render
-from holdfast.report.sweep import DONE, FAILED, RUNNING, Axis, Sweep, Trial, conclusions, csv_text
-from holdfast.report.sweep_page import markdown, sweep_page, sweep_plots, text_sweep
+from holdfast.report.sweep import (
+    DONE,
+    FAILED,
+    RUNNING,
+    Axis,
+    Sweep,
+    Trial,
+    conclusions,
+    csv_text,
+    markdown,
+    sweep_page,
+    sweep_plots,
+    text_sweep,
+)
 from holdfast.statistics import Share
 
 

@@ -19,7 +19,7 @@ from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.run.session import Session
 from holdfast.run.trained import Trained
-from holdfast.training.rehearsal import rehearse
+from holdfast.training.loop import rehearse
 from metric_learning_stub import install
 from tiny_study import FABRIC, TINY, at_method, one_sentence, run_job, toy_job
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.data import DataSet
 from holdfast.recipes.train import OptimizerConfig, ScheduleConfig, TrainConfig
-from holdfast.training.schedule import scheduled
+from holdfast.training.optimizer import scheduled
 from tiny_study import run_job, toy_job
 
 STEPS, EPOCHS, RATE = 5, 4, 0.2

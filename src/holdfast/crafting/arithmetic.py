@@ -1,15 +1,16 @@
 """The floating-point type of crafting: gradients need few digits; judging needs float32 and always gets it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 
 from holdfast.crafting.processor import advertises_bfloat16, trial
 
 Arithmetic = Literal["auto", "float32", "bfloat16"]
+Value = TypeVar("Value")
 
 _WORTHWHILE = 1.3  # speed-up from which on bfloat16 is worth its rounding
 
@@ -17,18 +18,23 @@ _chosen: ContextVar[Arithmetic] = ContextVar("arithmetic", default="auto")
 
 
 @contextmanager
-def arithmetic(name: Arithmetic) -> Iterator[None]:
+def within(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Set a variable within the context."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def arithmetic(name: Arithmetic) -> AbstractContextManager[None]:
     """Craft in ``float32``, in ``bfloat16``, or in what is faster on the hardware (``auto``), within the context.
 
     Only crafting on float32 models is affected; whether an input fools the model is always decided in float32.
     """
     if name not in get_args(Arithmetic):
         raise ValueError(f"arithmetic is {name!r} but it must be one of {', '.join(get_args(Arithmetic))}")
-    token = _chosen.set(name)
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
+    return within(_chosen, name)
 
 
 def chosen(device: torch.device) -> torch.dtype:

@@ -6,7 +6,7 @@ it too. A network that cannot be folded is called as it is, and the reason is re
 
 from collections.abc import Callable, Collection
 from copy import deepcopy
-from typing import NamedTuple, TypeGuard, cast
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -52,7 +52,7 @@ class Folded:
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
-        read = [module for run in joined for module in run.weighted if id(module) not in made]
+        read = [layer.module for run in joined for layer in run.weighted if id(layer.module) not in made]
         folded = [module for layer, norm, _ in pairs for module in (layer, norm)]
         self._sources = [*folded, *(source for source, _ in copies), *read]
         self._unchanged = Unchanged()
@@ -64,16 +64,6 @@ class Folded:
         """True if it computes in the precision of the network."""
         return self._dtype != torch.bfloat16
 
-    @property
-    def unproven(self) -> bool:
-        """True if it should agree at any input but was not yet found to."""
-        return self.exact and not self.agreed
-
-    @property
-    def settled(self) -> bool:
-        """True if it agreed with the network before and rounds little, so that new weights change nothing."""
-        return self.agreed and self.exact
-
     def pays(self, passes: int) -> bool:
         """True if that many passes are worth folding the weights, which costs a few passes for linear layers."""
         return passes >= _FEW or self._images or not self.exact
@@ -84,13 +74,16 @@ class Folded:
         A custom backward (torch.autograd.Function) and ``no_grad`` leave no mark in a trace. The trace computes the
         same operations as the network, so the tolerance is small.
         """
-        if self._traced is not None and agree(input_gradient(self._as_traced, x), input_gradient(logits, x)):
-            self._traced = None
-        return self._traced is None
+        if (traced := self._traced) is None:
+            return True
 
-    def _as_traced(self, x: Tensor) -> Tensor:
-        out = cast(fx.GraphModule, self._traced)(self._normalize(x))
-        return cast(Tensor, out[-1] if isinstance(out, tuple) else out)
+        def as_traced(x: Tensor) -> Tensor:
+            out = traced(self._normalize(x))
+            return cast(Tensor, out[-1] if isinstance(out, tuple) else out)
+
+        same = agree(input_gradient(as_traced, x), input_gradient(logits, x))
+        self._traced = None if same else traced
+        return same
 
     @torch.no_grad()
     def prepare(self, passes: int) -> None:
@@ -254,30 +247,18 @@ def _foldable(graph: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
     """Layers that are used once and feed only a batch norm with fixed statistics."""
     calls = [node for node in graph.graph.nodes if node.op == "call_module"]
     targets = [node.target for node in calls]
-    found = []
-    for norm in (node for node in calls if node.args):
-        layer, module = norm.args[0], _module(graph, norm)
-        if (
-            _fixed(module)
-            and layer in calls
-            and layer.args
-            and type(_module(graph, layer)) in _LAYERS
-            and len(layer.users) == 1
-        ):
-            once = targets.count(layer.target) == targets.count(norm.target) == 1
-            fits = (
-                len(cast(Layer, _module(graph, layer)).weight) == module.num_features
-            )  # else it normalizes another axis
-            found += [(layer, norm)] if once and fits else []
-    return found
+    pairs = [(node.args[0], node) for node in calls if node.args and node.args[0] in calls]
+    alone = [(layer, norm) for layer, norm in pairs if layer.args and len(layer.users) == 1]
+    once = [pair for pair in alone if all(targets.count(node.target) == 1 for node in pair)]
+    return [(layer, norm) for layer, norm in once if _fits(_module(graph, layer), _module(graph, norm))]
 
 
-def _fixed(module: nn.Module) -> TypeGuard[_BatchNorm]:
-    """True for a batch norm that has running statistics, a weight and a bias."""
-    known = type(module) in _NORMS and cast(_BatchNorm, module).track_running_stats
-    return known and all(
-        getattr(module, name) is not None for name in ("running_mean", "running_var", "weight", "bias")
-    )
+def _fits(layer: nn.Module, norm: nn.Module) -> bool:
+    """True if a batch norm has running statistics, a weight and a bias, and normalizes the outputs of a layer."""
+    if type(layer) not in _LAYERS or type(norm) not in _NORMS or not norm.track_running_stats:
+        return False
+    parts = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    return all(part is not None for part in parts) and len(cast(Layer, layer).weight) == norm.num_features
 
 
 def _replace(graph: fx.GraphModule, layer: fx.Node, norm: fx.Node, dtype: torch.dtype) -> Pair:

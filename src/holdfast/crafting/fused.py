@@ -21,21 +21,17 @@ class Run(nn.Module):
     def __init__(self, layers: Sequence[Layer], tap: int = 0) -> None:
         super().__init__()
         self.layers, self.tap = layers, tap
+        # from whose weights something is computed once for all passes
+        self.weighted = [layer for layer in layers if isinstance(layer, Linear | Sphere | Conv)]
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """The output of the last layer, preceded by that of the tapped one if there is one."""
         return cast(Tensor | tuple[Tensor, Tensor], _Pass.apply(x, self.layers, self.tap))  # type: ignore[no-untyped-call]
 
-    @property
-    def weighted(self) -> list[nn.Module]:
-        """The modules from whose weights something is computed once for all passes."""
-        return [layer.module for layer in self.layers if isinstance(layer, Linear | Sphere | Conv)]
-
     def refresh(self) -> None:
         """Compute again what depends on the weights."""
-        for layer in self.layers:
-            if isinstance(layer, Linear | Sphere | Conv):
-                layer.refresh()
+        for layer in self.weighted:
+            layer.refresh()
 
     def pack(self, wanted: bool) -> None:
         """Use packed weights from now on, or plain ones."""
@@ -75,9 +71,8 @@ class _Pass(torch.autograd.Function):
             if grad is not None:
                 layer = ctx.layers[number - 1]
                 grad = layer.backward(grad, tuple(reversed(needed)), may_overwrite)
-                may_overwrite = may_overwrite or not isinstance(
-                    layer, Flatten
-                )  # whose gradient is a view of the given one
+                # the gradient of a flattening is a view of the given one
+                may_overwrite = may_overwrite or not isinstance(layer, Flatten)
         return grad, None, None
 
 

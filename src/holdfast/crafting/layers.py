@@ -1,5 +1,6 @@
 """The layers that can be fused, each with its forward and its custom backward."""
 
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import torch
@@ -18,13 +19,10 @@ class Raised(nn.Module):
     """Casts to float32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """x in float32."""
         return x.float()
 
 
-_HEADS = (nn.Linear, linear.Linear, hypersphere.Hypersphere)
 VIEWS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d)  # in eval mode they return a view of their input
-_PLAIN = (*_HEADS, *VIEWS, Raised, nn.ReLU, nn.AvgPool2d)
 
 
 class Layer(Protocol):
@@ -229,13 +227,25 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
+_FUSED: dict[type[nn.Module], Callable[..., Layer]] = {  # each is given the module, and whether a ReLU follows
+    nn.Linear: Linear,
+    linear.Linear: Linear,
+    hypersphere.Hypersphere: lambda module, _: Sphere(module),
+    nn.Conv2d: Conv,
+    nn.MaxPool2d: MaxPool,
+    nn.AvgPool2d: lambda module, _: AvgPool(module),
+    nn.Flatten: lambda module, _: Flatten(module),
+    Raised: lambda *_: Raise(),
+}
+
+
 def plain(module: nn.Module) -> bool:
     """True if a module can be fused."""
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     if type(module) is nn.MaxPool2d:
         return not module.return_indices
-    return type(module) in _PLAIN
+    return type(module) in (*_FUSED, *VIEWS, nn.ReLU)
 
 
 def by_hand(modules: list[nn.Module]) -> list[Layer]:
@@ -244,20 +254,8 @@ def by_hand(modules: list[nn.Module]) -> list[Layer]:
     modules = _pooled_first(modules)
     for module, after in zip(modules, [*modules[1:], None], strict=False):
         relu = type(after) is nn.ReLU  # computed in place by the layer before it
-        if isinstance(module, hypersphere.Hypersphere):
-            layers.append(Sphere(module))
-        elif isinstance(module, nn.Linear):
-            layers.append(Linear(module, relu))
-        elif isinstance(module, nn.Conv2d):
-            layers.append(Conv(module, relu))
-        elif isinstance(module, nn.MaxPool2d):
-            layers.append(MaxPool(module, relu))
-        elif isinstance(module, nn.AvgPool2d):
-            layers.append(AvgPool(module))
-        elif isinstance(module, nn.Flatten):
-            layers.append(Flatten(module))
-        elif isinstance(module, Raised):
-            layers.append(Raise())
+        if type(module) in _FUSED:
+            layers.append(_FUSED[type(module)](module, relu))
         elif isinstance(module, nn.ReLU) and not (layers and getattr(layers[-1], "relu", False)):
             layers.append(Relu())
     return layers

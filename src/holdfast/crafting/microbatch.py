@@ -1,14 +1,14 @@
 """The micro-batch size of attacks: large enough to use the processor, small enough for its cache."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Model, Rows
+from holdfast.crafting.arithmetic import within
 from holdfast.crafting.view import crafting
 from holdfast.losses.classification import cross_entropy
 from holdfast.rng import Rng
@@ -25,16 +25,11 @@ def size() -> int:
     return _size.get()
 
 
-@contextmanager
-def micro(number: int) -> Iterator[None]:
+def micro(number: int) -> AbstractContextManager[None]:
     """Set the micro-batch size of attacks within the context."""
     if number < 1:
         raise ValueError(f"{number} samples at a time were asked for but an attack needs at least 1")
-    token = _size.set(number)
-    try:
-        yield
-    finally:
-        _size.reset(token)
+    return within(_size, number)
 
 
 def measured(model: nn.Module, x: Tensor, y: Tensor) -> int:

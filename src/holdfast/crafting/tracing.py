@@ -58,14 +58,13 @@ def _drawing() -> Iterator[Callable[[], bool]]:
     python, legacy = random.getstate(), np.random.get_state(legacy=False)
     with torch.random.fork_rng(devices=[]):
         begin = torch.get_rng_state()
+
+        def drawn() -> bool:
+            others = random.getstate() != python or str(np.random.get_state(legacy=False)) != str(legacy)
+            return others or not torch.equal(torch.get_rng_state(), begin)
+
         try:
-            yield (
-                lambda: (
-                    random.getstate() != python
-                    or str(np.random.get_state(legacy=False)) != str(legacy)
-                    or not torch.equal(torch.get_rng_state(), begin)
-                )
-            )
+            yield drawn
         finally:
             random.setstate(python)
             np.random.set_state(legacy)

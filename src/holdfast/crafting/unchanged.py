@@ -29,16 +29,13 @@ class Unchanged:
         if known != self._known:
             self._known, self._copies = known, []
             return False
-        if len(self._copies) == len(tensors) and all(map(_equal, tensors, self._copies)):
+        if len(self._copies) == len(tensors) and all(map(_same_bits, tensors, self._copies)):
             return True
         self._copies = [tensor.detach().clone() for tensor in tensors]
         return False
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def _same_bits(a: Tensor, b: Tensor) -> bool:
     """True if two tensors of one shape have the same bits; compared as numbers, -0.0 would equal 0.0."""
-    return torch.equal(_bits(a), _bits(b))
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().view(_INTEGERS[tensor.itemsize])
+    kind = _INTEGERS[a.itemsize]
+    return torch.equal(a.detach().view(kind), b.view(kind))

@@ -1,7 +1,7 @@
 """The view of a model that attacks use: frozen, in eval mode, and fast where that is sound."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from holdfast.contracts import Model, Outputs
 from holdfast.crafting import folding
-from holdfast.crafting.arithmetic import chosen
+from holdfast.crafting.arithmetic import chosen, within
 from holdfast.crafting.tracing import hooked, input_gradient
 from holdfast.models.classifier import adapt
 from holdfast.models.mixed import Mixed
@@ -29,19 +29,27 @@ _mode: ContextVar[Mode] = ContextVar("crafting", default="auto")
 _unsound: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # why the last call gave up a model's fast form
 
 
-@contextmanager
-def using(mode: Mode) -> Iterator[None]:
+def using(mode: Mode) -> AbstractContextManager[None]:
     """Make attacks call the fastest sound form of a model (``auto``) or the model itself (``module``) in the context.
 
     With ``module`` nothing is traced, folded or computed in lower precision; the model is only frozen.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"crafting is {mode!r} but it must be one of {', '.join(get_args(Mode))}")
-    token = _mode.set(mode)
+    return within(_mode, mode)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Set every module to eval mode within the context; the mode of each is restored."""
+    modes = [(module, module.training) for module in model.modules()]
     try:
+        for module, _ in modes:
+            module.training = False
         yield
     finally:
-        _mode.reset(token)
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager
@@ -51,29 +59,19 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
     Modes and ``requires_grad`` flags are restored also after an exception. Numbers that a randomized model draws from
     torch's global generators come from ``rng``, and the state of those generators is restored too.
     """
-    modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p, _ in wanted if p.device.type == "cuda"})
     try:
-        for module, _ in modes:
-            module.training = False
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
-        with torch.random.fork_rng(devices=devices):
-            _seed(rng.fork("model").seed, [parameter.device for parameter, _ in wanted])
+        with eval_mode(model), torch.random.fork_rng(devices=devices):
+            # torch.manual_seed asks every kind of device there is, which takes fifty times as long
+            on_cpu = all(parameter.device.type == "cpu" for parameter, _ in wanted)
+            (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(rng.fork("model").seed)
             yield adapt(model)
     finally:
-        for module, training in modes:
-            module.training = training
         for parameter, flag in wanted:
             parameter.requires_grad_(flag)
-
-
-def _seed(seed: int, devices: list[torch.device]) -> None:
-    if all(device.type == "cpu" for device in devices):
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)  # asks every kind of device there is, which takes fifty times as long
 
 
 @contextmanager
@@ -138,15 +136,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     A subclass of a wrapper, or one with hooks or a forward pass of its own, may add something and stays.
     """
-    inside = getattr(model, "module", None) if _only_wraps(model) else None
-    return unwrapped(inside) if isinstance(inside, nn.Module) else model
-
-
-def _only_wraps(model: nn.Module) -> bool:
     kind = type(model)
-    known = kind in _WRAPPERS
     fabric = kind.__module__.startswith(("lightning.", "lightning_fabric.")) and kind.__name__ == "_FabricModule"
-    return (known or fabric) and not hooked(model) and "forward" not in vars(model)
+    only_wraps = (kind in _WRAPPERS or fabric) and not hooked(model) and "forward" not in vars(model)
+    inside = getattr(model, "module", None) if only_wraps else None
+    return unwrapped(inside) if isinstance(inside, nn.Module) else model
 
 
 class _Fast:
@@ -164,13 +158,13 @@ class _Fast:
         self._passes = 0
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Features and logits of one forward pass."""
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
         due = len(x) > 0 and self._passes % _EVERY == 0
         self._thorough = self._thorough or self._passes > 0  # a long call can afford it
         self._passes += len(x) > 0
-        if not due or (self._fast.settled and not self._thorough):
+        settled = self._fast.exact and self._fast.agreed  # it rounds little, so that new weights change nothing
+        if not due or (settled and not self._thorough):
             return Outputs(x, *self._fast(x))
         out = self._compared(x, self._fast)
         self._fast.agreed = isinstance(out, Outputs)
@@ -183,7 +177,6 @@ class _Fast:
         return self._view.outputs(x)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits."""
         return self.outputs(x).logits
 
     @property
@@ -208,7 +201,7 @@ class _Fast:
             out = Outputs(x, *fast(x))
             faithful = fast.faithful(logits, few)
             along = True
-            if self._thorough or fast.unproven:
+            if self._thorough or (fast.exact and not fast.agreed):
                 along = folding.same_direction(input_gradient(lambda x: fast(x)[1], few), input_gradient(logits, few))
             else:
                 with torch.no_grad():

@@ -3,8 +3,6 @@
 Each module of :mod:`holdfast.data.sets` with a function ``load`` is a data set; its name is the name of the module.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,24 +10,13 @@ from types import ModuleType
 from holdfast import members
 from holdfast.data import sets
 from holdfast.data.readers.files import root
-from holdfast.data.samplers import Order, Pool, Positives
-from holdfast.data.split import DataSet, EvaluationSet, Split, checked, split_train
+from holdfast.data.samplers import Order as Order
+from holdfast.data.samplers import Pool as Pool
+from holdfast.data.samplers import Positives as Positives
+from holdfast.data.split import DataSet as DataSet
+from holdfast.data.split import EvaluationSet as EvaluationSet
+from holdfast.data.split import Split as Split
 from holdfast.members import unknown
-
-__all__ = [
-    "DataSet",
-    "EvaluationSet",
-    "Order",
-    "Pool",
-    "Positives",
-    "Split",
-    "about",
-    "checked",
-    "load",
-    "load_test",
-    "names",
-    "split_train",
-]
 
 _ALIASES = {"imagefolder": "image-folder"}  # torchvision's spelling
 
@@ -75,11 +62,9 @@ def load_test(
     y_test. ``size`` = (resize, crop) accepts images of any size: the shorter side is resized and the center is cropped.
     """
     module, place = _find(name, folder)
-    scaled = {}
-    if size is not None:
-        scaled["size"] = size
-        if module is not _sets()["image-folder"]:
-            raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
+    scaled = {} if size is None else {"size": size}
+    if size is not None and module is not _sets()["image-folder"]:
+        raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
     if hasattr(module, "load_test"):
         found: EvaluationSet = module.load_test(place, samples=samples, **scaled)
         return found
@@ -88,7 +73,6 @@ def load_test(
 
 
 def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
-    """Return the module of a data set and the path of its files."""
     known = _sets()
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
@@ -98,14 +82,12 @@ def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None
         raise ValueError(unknown(f"data set {name!r}", name, listed))
     if not colon:
         return known[kind], Path(folder).expanduser() if folder else None
-    return known[kind], _resolve(argument, folder) if takes == "PATH" else Path(argument)
+    if takes != "PATH":
+        return known[kind], Path(argument)
+    top, path = root(folder), Path(argument).expanduser()
+    return known[kind], top / path if top and (top / path).exists() else path
 
 
 def _takes(module: ModuleType) -> str | None:
     """Return what the name of a data set takes after a colon, e.g. PATH."""
     return getattr(module, "TAKES", None)
-
-
-def _resolve(path: str, folder: str | Path | None) -> Path:
-    top, expanded = root(folder), Path(path).expanduser()
-    return top / expanded if top and (top / expanded).exists() else expanded

@@ -4,8 +4,6 @@ Key the rng by step and sample, ``rng.fork(step).at(batch.index)``: the augmenta
 the batch it is in, and changes from step to step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,7 +102,6 @@ class Augment:
     saturation: Saturation | None = None
 
     def __call__(self, x: Tensor, rng: Rng) -> Tensor:
-        """Return the augmented batch."""
         for transform in (self.pad_crop, self.flip, self.saturation):
             x = x if transform is None else transform(x, rng)
         return x

@@ -1,7 +1,5 @@
 """Data sets from torch Datasets and DataLoaders, read once and kept in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,7 +29,7 @@ def from_dataset(
     ``classes`` are by default ``train.classes`` if there are any, else numbers.
     """
     parts = {part: _stack(part, _samples(rows)) for part, rows in (("train", train), ("test", test))}
-    return _assemble(parts, classes, train, valid, seed)
+    return data_set("own", parts, _names(classes, train, parts["train"][1]), valid=valid, seed=seed)
 
 
 def from_loader(
@@ -53,19 +51,12 @@ def from_loader(
                 "give a loader with shuffle=False and drop_last=False"
             )
     parts = {part: _stack(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
-    return _assemble(parts, classes, train.dataset, valid, seed)
+    return data_set("own", parts, _names(classes, train.dataset, parts["train"][1]), valid=valid, seed=seed)
 
 
-def _assemble(
-    parts: dict[str, tuple[Tensor, Tensor]],
-    classes: Sequence[str] | None,
-    train: Dataset[Any],
-    valid: float | int,
-    seed: int,
-) -> DataSet:
-    count = len(set(parts["train"][1].tolist()))  # a gap in the labels makes the largest label out of range
-    names = classes or getattr(train, "classes", None) or range(count)
-    return data_set("own", parts, [str(name) for name in names], valid=valid, seed=seed)
+def _names(classes: Sequence[str] | None, train: Dataset[Any], y: Tensor) -> list[str]:
+    count = len(set(y.tolist()))  # a gap in the labels makes the largest label out of range
+    return [str(name) for name in classes or getattr(train, "classes", None) or range(count)]
 
 
 def _samples(rows: Any) -> Iterator[Any]:

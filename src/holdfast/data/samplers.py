@@ -1,7 +1,5 @@
 """Samplers for training: batches of an epoch, a positive for each anchor, and a pool of candidate negatives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Data sets held in memory, their parts, their validation and the split of training and validation samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,11 +34,11 @@ class Split:
         x = x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
         return Batch(x, self.y[which].to(device), self.index[which].to(device))
 
-    def take(self, which: Tensor) -> Split:
+    def take(self, which: Tensor) -> "Split":
         """Return a split of the samples at these positions; they keep their ``index``."""
         return Split(self.x[which], self.y[which], self.index[which])
 
-    def spread(self, count: int | None) -> Split:
+    def spread(self, count: int | None) -> "Split":
         """Return ``count`` evenly spaced samples, or all if it is None."""
         return self if count is None or count >= len(self) else self.take(spread(len(self), count))
 
@@ -84,7 +82,6 @@ class DataSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
 
     @cached_property
@@ -182,9 +179,8 @@ def data_set(
 ) -> DataSet:
     """Validate the parts train, test and optionally valid; without valid, hold validation samples out of train."""
     splits = {part: checked(x, y, classes=len(classes), part=f"{name} {part}") for part, (x, y) in parts.items()}
-    train, validation = (
-        (splits["train"], splits["valid"]) if "valid" in splits else split_train(splits["train"], valid, seed)
-    )
+    whole = splits["train"]
+    train, validation = (whole, splits["valid"]) if "valid" in splits else split_train(whole, valid, seed)
     return DataSet(name, train, validation, splits["test"], tuple(classes))
 
 

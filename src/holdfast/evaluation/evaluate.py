@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,14 +85,11 @@ def _parts(
     parts: dict[str, list[Part]] = {measurement.name: [] for measurement in measurements}
     for done, (measurement, shard) in enumerate(tasks, start=1):
         before = {name: parts[name] for name in measurement.after}
-        parts[measurement.name].append(_part(subject, shard, measurement, settings, before))
+        key, code = _key(subject, shard, measurement, settings, before), code_version(*measurement.code)
+        compute = partial(measurement.measure, subject, shard, before)
+        parts[measurement.name].append(subject.cache.get(key, code, measurement.arrays, compute))
         tick(done, len(tasks), measurement.name)
     return parts
-
-
-def _part(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Before) -> Part:
-    key, code = _key(subject, shard, measurement, settings, before), code_version(*measurement.code)
-    return subject.cache.get(key, code, measurement.arrays, lambda: measurement.measure(subject, shard, before))
 
 
 def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Before) -> list[Any]:

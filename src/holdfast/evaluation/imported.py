@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib import import_module
@@ -68,7 +68,9 @@ def build(name: str, weights: Path | None, data: DataSet | EvaluationSet, seed: 
         )
     state = None if weights is None else read_state(weights)
     if kind == "layout":
-        return _published(rest, state or {}, tuple(data.test.x.shape[1:]))
+        if rest not in LAYOUTS:
+            raise ValueError(unknown(f"layout {rest!r} in --model", rest, LAYOUTS))
+        return published(rest, state or {}, tuple(data.test.x.shape[1:])).float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Rng(seed).fork("weights").seed)
         made = _of_library(kind, rest, data) if kind in _LIBRARIES else _of_module(kind, rest)
@@ -77,12 +79,6 @@ def build(name: str, weights: Path | None, data: DataSet | EvaluationSet, seed: 
     if state is not None:
         load_into(made, state)
     return made.float()
-
-
-def _published(name: str, state: Mapping[str, Tensor], shape: tuple[int, ...]) -> nn.Module:
-    if name not in LAYOUTS:
-        raise ValueError(unknown(f"layout {name!r} in --model", name, LAYOUTS))
-    return published(name, state, shape).float()
 
 
 def _of_library(kind: str, name: str, data: DataSet | EvaluationSet) -> object:
@@ -184,8 +180,7 @@ def identity(name: str, model: nn.Module) -> dict[str, str]:
 
 def _files(name: str, model: nn.Module) -> set[str]:
     modules = {name.partition(":")[0], *(type(part).__module__ for part in model.modules())}
-    written_by_user = [
-        module for module in modules if module.partition(".")[0] not in ("torch", "holdfast", *_LIBRARIES)
-    ]
-    files = {getattr(sys.modules.get(module), "__file__", None) for module in written_by_user}
+    libraries = ("torch", "holdfast", *_LIBRARIES)
+    own = [module for module in modules if module.partition(".")[0] not in libraries]
+    files = {getattr(sys.modules.get(module), "__file__", None) for module in own}
     return {file for file in files if file is not None and Path(file).is_file()}

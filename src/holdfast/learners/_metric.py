@@ -1,7 +1,6 @@
 """The estimator that all metric learners extend, and the validation of their inputs and parameters."""
 
-from __future__ import annotations
-
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -28,7 +28,6 @@ class Metric:
     components: Array
 
     def __call__(self, u: Array, v: Array) -> float:
-        """Return the distance of two points."""
         return float(np.linalg.norm(self.components @ (np.asarray(u) - np.asarray(v))))
 
 
@@ -112,6 +111,11 @@ def choose_device(name: str | torch.device | None) -> torch.device:
             f"device is {name!r} but no such device with float64 can be used here; give 'cpu' or leave it out"
         ) from error
     return device
+
+
+def warn_not_converged(message: str, stacklevel: int) -> None:
+    """Warn that fitting stopped early; ``stacklevel`` counts from the caller, as that of warnings.warn does."""
+    warnings.warn(f"{message}; raise max_iter or tol", ConvergenceWarning, stacklevel=stacklevel + 1)
 
 
 def check_positive_int(**parameters: Any) -> None:

@@ -1,7 +1,5 @@
 """Triplets (x, x+, x-): their robust radius in closed form, and the sampling of triplets from neighborhoods."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +28,7 @@ class Classes:
     ends: list[int]
 
     @classmethod
-    def of(cls, labels: Tensor) -> Classes:
+    def of(cls, labels: Tensor) -> "Classes":
         """Group labels that are numbered from 0."""
         counts = labels.bincount()
         return cls(labels.argsort(stable=True), [0, *counts.cumsum(0).tolist()])

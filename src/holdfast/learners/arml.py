@@ -1,29 +1,16 @@
 """Adversarial robust metric learning (Wang et al. 2020)."""
 
-from __future__ import annotations
-
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from holdfast.learners._metric import (
-    Array,
-    Progress,
-    Supervised,
-    centered,
-    check_pairs,
-    check_positive,
-    check_positive_int,
-    check_tolerance,
-    choose_device,
-)
+from holdfast.learners import _metric
+from holdfast.learners._metric import Array, Progress, Supervised
 from holdfast.learners._triplets import Classes, Neighborhoods, triplet_radius
 
 _WINDOW = 20  # iterations averaged before losses are compared, because every iteration draws new triplets
@@ -73,16 +60,16 @@ class ARML(Supervised):
         self.device = device
         self.progress = progress
 
-    def fit(self, X: Array, y: Any) -> ARML:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "ARML":  # noqa: N803
         """Learn the metric from labeled points."""
-        check_positive_int(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
-        check_positive(learning_rate=self.learning_rate)
+        _metric.check_positive_int(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
+        _metric.check_positive(learning_rate=self.learning_rate)
         if self.tol is not None:
-            check_tolerance(self.tol)
-        loss, device = _loss_function(self.loss), choose_device(self.device)
-        points, labels, _ = check_pairs(self, X, y)
+            _metric.check_tolerance(self.tol)
+        loss, device = _loss_function(self.loss), _metric.choose_device(self.device)
+        points, labels, _ = _metric.check_pairs(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
-        x = centered(points)[classes.order].to(device)
+        x = _metric.centered(points)[classes.order].to(device)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
         self.components_ = self._descend(x, classes, loss, generator).double().cpu().numpy()
         if not np.isfinite(self.components_).all():
@@ -108,11 +95,7 @@ class ARML(Supervised):
                 break
         else:
             if self.tol is not None:
-                warnings.warn(
-                    f"ARML's loss still falls after {self.max_iter} iterations; raise max_iter or tol",
-                    ConvergenceWarning,
-                    stacklevel=3,
-                )
+                _metric.warn_not_converged(f"ARML's loss still falls after {self.max_iter} iterations", stacklevel=3)
         self.n_iter_ = len(losses)
         return components
 

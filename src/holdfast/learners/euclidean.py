@@ -1,7 +1,5 @@
 """The Euclidean metric, a baseline for learned metrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from holdfast.learners._metric import Array, Learner, finite
 class Euclidean(Learner):
     """The Euclidean metric with the interface of a learner: ``components_`` is the identity."""
 
-    def fit(self, X: Array, y: Any = None) -> Euclidean:  # noqa: N803
+    def fit(self, X: Array, y: Any = None) -> "Euclidean":  # noqa: N803
         """Validate the points and store the number of features."""
         points = finite(validate_data(self, X, dtype=np.float64, ensure_all_finite=False))
         self.components_ = np.eye(points.shape[1])

@@ -1,27 +1,14 @@
 """Information-theoretic metric learning by cyclic Bregman projections (Davis et al. 2007)."""
 
-from __future__ import annotations
-
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from holdfast.learners._metric import (
-    Array,
-    Progress,
-    Supervised,
-    check_pairs,
-    check_positive,
-    check_positive_int,
-    check_tolerance,
-    choose_device,
-    is_number,
-)
+from holdfast.learners import _metric
+from holdfast.learners._metric import Array, Progress, Supervised
 from holdfast.mahalanobis import ROUNDING
 
 _BLOCK = 32  # constraints between two updates of the matrix; from 24 to 48 equally fast with 16 and 256 features
@@ -58,15 +45,15 @@ class ITML(Supervised):
         self.device = device
         self.progress = progress
 
-    def fit(self, X: Array, y: Any) -> ITML:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "ITML":  # noqa: N803
         """Learn the metric from labeled points."""
-        check_positive(gamma=self.gamma)
-        check_positive_int(max_iter=self.max_iter)
-        check_tolerance(self.tol)
+        _metric.check_positive(gamma=self.gamma)
+        _metric.check_positive_int(max_iter=self.max_iter)
+        _metric.check_tolerance(self.tol)
         if self.n_constraints is not None:
-            check_positive_int(n_constraints=self.n_constraints)
-        device = choose_device(self.device)
-        points, labels, classes = check_pairs(self, X, y)
+            _metric.check_positive_int(n_constraints=self.n_constraints)
+        device = _metric.choose_device(self.device)
+        points, labels, classes = _metric.check_pairs(self, X, y)
         random = check_random_state(self.random_state)
         count = self.n_constraints if self.n_constraints is not None else 20 * len(classes) ** 2
         near, apart = same_class(labels, count, random), other_class(labels, count, random)
@@ -92,7 +79,7 @@ class ITML(Supervised):
             )
         return max(float(low), 1e-9), max(float(high), 1e-9)
 
-    def _converge(self, projections: Projections) -> None:
+    def _converge(self, projections: "Projections") -> None:
         for iteration in range(1, self.max_iter + 1):
             before = projections.multipliers.copy()
             projections.cycle()
@@ -103,11 +90,8 @@ class ITML(Supervised):
             self.n_iter_ = iteration
             if change < self.tol:
                 return
-        warnings.warn(
-            f"ITML's multipliers still change by {change:.2g} after {self.max_iter} iterations; raise max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        message = f"ITML's multipliers still change by {change:.2g} after {self.max_iter} iterations"
+        _metric.warn_not_converged(message, stacklevel=3)
 
 
 class Projections:
@@ -159,7 +143,9 @@ class Projections:
 
 
 def _check_bounds(bounds: Any) -> tuple[float, float]:
-    two_numbers = isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(is_number, bounds))
+    two_numbers = (
+        isinstance(bounds, tuple | list | np.ndarray) and len(bounds) == 2 and all(map(_metric.is_number, bounds))
+    )
     if not two_numbers or not 0 <= bounds[0] <= bounds[1]:
         raise ValueError(f"bounds are {bounds!r} but must be two ascending squared distances")
     return bounds[0], bounds[1]

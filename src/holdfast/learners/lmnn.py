@@ -1,28 +1,15 @@
 """Large margin nearest neighbors (Weinberger, Blitzer and Saul 2006)."""
 
-from __future__ import annotations
-
-import warnings
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from holdfast.learners._metric import (
-    Array,
-    Progress,
-    Supervised,
-    centered,
-    check_pairs,
-    check_positive_int,
-    check_tolerance,
-    choose_device,
-    is_number,
-)
+from holdfast.learners import _metric
+from holdfast.learners._metric import Array, Progress, Supervised
 from holdfast.learners._triplets import Classes
 from holdfast.neighbors import neighbors
 
@@ -61,21 +48,23 @@ class LMNN(Supervised):
         self.device = device
         self.progress = progress
 
-    def fit(self, X: Array, y: Any) -> LMNN:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "LMNN":  # noqa: N803
         """Learn the metric from labeled points."""
-        check_positive_int(n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter)
-        check_tolerance(self.tol)
-        if not (is_number(self.pull) and 0 < self.pull < 1):
+        _metric.check_positive_int(
+            n_neighbors=self.n_neighbors, max_impostors=self.max_impostors, max_iter=self.max_iter
+        )
+        _metric.check_tolerance(self.tol)
+        if not (_metric.is_number(self.pull) and 0 < self.pull < 1):
             raise ValueError(f"pull is {self.pull!r} but must lie between 0 and 1")
-        device = choose_device(self.device)
-        points, labels, _ = check_pairs(self, X, y)
+        device = _metric.choose_device(self.device)
+        points, labels, _ = _metric.check_pairs(self, X, y)
         classes = Classes.of(torch.from_numpy(labels))
-        x = centered(points)[classes.order].to(device)
+        x = _metric.centered(points)[classes.order].to(device)
         objective = Objective(x, classes, self.n_neighbors, self.pull, self.max_impostors)
         self.components_ = self._descend(objective).double().cpu().numpy()
         return self
 
-    def _descend(self, objective: Objective) -> Tensor:
+    def _descend(self, objective: "Objective") -> Tensor:
         components = torch.eye(objective.x.shape[1], dtype=objective.x.dtype, device=objective.x.device)
         value, self.n_iter_, count = objective.search(components), 0, 2
         while self.n_iter_ < self.max_iter:
@@ -88,15 +77,11 @@ class LMNN(Supervised):
                 self.progress(self.n_iter_, value)
             if decrease <= self.tol * value or not iterations:  # without an iteration the gradient is zero
                 return components
-        warnings.warn(
-            f"LMNN's objective still falls after {self.max_iter} iterations; raise max_iter or tol",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        _metric.warn_not_converged(f"LMNN's objective still falls after {self.max_iter} iterations", stacklevel=3)
         return components
 
 
-def _minimize(objective: Objective, start: Tensor, count: int) -> tuple[Tensor, int]:
+def _minimize(objective: "Objective", start: Tensor, count: int) -> tuple[Tensor, int]:
     """Run up to ``count`` L-BFGS iterations with the known impostors; return the map and the number of iterations."""
     components = start.clone()
     optimizer = torch.optim.LBFGS([components], max_iter=count, line_search_fn="strong_wolfe")
@@ -109,7 +94,7 @@ def _minimize(objective: Objective, start: Tensor, count: int) -> tuple[Tensor, 
     return components, int(optimizer.state[components]["n_iter"])
 
 
-def _backtrack(objective: Objective, start: Tensor, end: Tensor, value: float) -> tuple[Tensor, float, float]:
+def _backtrack(objective: "Objective", start: Tensor, end: Tensor, value: float) -> tuple[Tensor, float, float]:
     """Halve the step from start to end until the objective with all impostors is lower than at the start.
 
     The end may have impostors that were unknown while minimizing. Returns the point, its value and the step size.

@@ -1,7 +1,5 @@
 """A K-nearest-neighbor classifier under a learned metric or a given Mahalanobis matrix, with certified radii."""
 
-from __future__ import annotations
-
 import reprlib
 from typing import Any
 
@@ -34,7 +32,7 @@ class MahalanobisKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_neighbors = n_neighbors
         self.device = device
 
-    def fit(self, X: Array, y: Any) -> MahalanobisKNN:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "MahalanobisKNN":  # noqa: N803
         """Fit the metric if it is a learner, and store the training points."""
         check_positive_int(n_neighbors=self.n_neighbors)
         if self.n_neighbors % 2 == 0:

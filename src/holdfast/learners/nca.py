@@ -1,14 +1,11 @@
 """Neighborhood components analysis, a wrapper of scikit-learn's (Goldberger et al. 2005)."""
 
-from __future__ import annotations
-
-import warnings
 from typing import Any
 
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 
-from holdfast.learners._metric import Array, Supervised, check_labeled, check_positive_int, check_tolerance
+from holdfast.learners import _metric
+from holdfast.learners._metric import Array, Supervised
 
 
 class NCA(Supervised):
@@ -22,19 +19,15 @@ class NCA(Supervised):
         self.max_iter = max_iter
         self.tol = tol
 
-    def fit(self, X: Array, y: Any) -> NCA:  # noqa: N803
+    def fit(self, X: Array, y: Any) -> "NCA":  # noqa: N803
         """Learn the metric from labeled points."""
-        check_positive_int(max_iter=self.max_iter)
-        check_tolerance(self.tol)
-        points, labels, _ = check_labeled(self, X, y)
+        _metric.check_positive_int(max_iter=self.max_iter)
+        _metric.check_tolerance(self.tol)
+        points, labels, _ = _metric.check_labeled(self, X, y)
         learner = NeighborhoodComponentsAnalysis(init="identity", max_iter=self.max_iter, tol=self.tol)
         found = learner.fit(points, labels)
         self.components_ = found.components_
         self.n_iter_ = max(1, found.n_iter_ - 1)  # scikit-learn counts the initialization too
         if self.n_iter_ >= self.max_iter:
-            warnings.warn(
-                f"NCA has not converged after {self.max_iter} iterations; raise max_iter or tol",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+            _metric.warn_not_converged(f"NCA has not converged after {self.max_iter} iterations", stacklevel=2)
         return self

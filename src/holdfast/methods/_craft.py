@@ -1,10 +1,12 @@
-"""What training methods share: crafting adversarial inputs for a batch, and checks of settings."""
+"""What training methods share: crafting for a batch, the passes of a wrapped method, and checks of settings."""
 
+from dataclasses import fields
 from math import inf
+from typing import Any, Literal, get_args, get_origin
 
 from torch import Tensor, nn
 
-from holdfast.contracts import Attack, Batch, Cost, Loss, Rows, Start, Watch
+from holdfast.contracts import Attack, Batch, Cost, Loss, Outputs, Rows, Start, Terms, Watch
 from holdfast.crafting.arithmetic import arithmetic
 from holdfast.rng import Rng
 
@@ -46,6 +48,16 @@ def passes(batch: Batch, times: int = 1) -> Cost:
     return Cost(times * len(batch), times * len(batch))
 
 
+def training_passes(terms: Terms) -> tuple[Outputs, ...]:
+    """The training passes of the wrapped method; the adversarial one is last if there is one."""
+    if not terms.seen:
+        raise ValueError(
+            "the wrapped method does not return its training passes, so no metric term can be added; "
+            "pass them to its Terms as `seen`"
+        )
+    return terms.seen
+
+
 def check_crafting(attack: Attack, warmup: float) -> None:
     """Refuse attacks that stay at the decision boundary, and a bad warm-up."""
     if attack.keep in ("fooled", "closest"):
@@ -65,3 +77,17 @@ def check_weight(name: str, value: float) -> None:
     """Refuse a negative or infinite weight of a term."""
     if not 0 <= value < inf:
         raise ValueError(f"{name} is {value} but the weight of a term is a finite number of zero or more")
+
+
+def check_choices(method: Any) -> None:
+    """Refuse a value outside the Literal type of its dataclass field."""
+    for field in fields(method):
+        value, known = getattr(method, field.name), get_args(field.type)
+        if get_origin(field.type) is Literal and value not in known:
+            raise ValueError(f"{field.name} is {value!r} but it must be one of {', '.join(known)}")
+
+
+def check_pool(pool: int) -> None:
+    """Refuse a pool without samples."""
+    if pool < 1:
+        raise ValueError(f"pool is {pool} but negatives are drawn from a pool of at least one sample")

@@ -28,7 +28,6 @@ class Adversarial:
         check_crafting(self.attack, self.warmup)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         meter = Meter()
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         out = adapt(model).outputs(x_adv)

@@ -8,8 +8,7 @@ from torch import nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
 from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
-from holdfast.methods._cross_entropy import mean_cross_entropy
-from holdfast.methods._hypersphere import hypersphere_of
+from holdfast.methods._cross_entropy import hypersphere_of, mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -35,7 +34,6 @@ class ALP:
         check_weight("weight", self.weight)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         meter = Meter()
         x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
         both = adapt(model).outputs(torch.cat([batch.x, x_adv]))

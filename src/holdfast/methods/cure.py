@@ -1,13 +1,12 @@
 """Curvature regularization."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.contracts import Batch, Cost, Needs, Terms
+from holdfast.crafting.view import eval_mode
 from holdfast.geometry import L2
 from holdfast.losses.linearity import curvature
 from holdfast.methods._craft import check_warmup, check_weight
@@ -43,12 +42,12 @@ class CURE:
             raise ValueError(f"h is {self.h} but it holds one or more lengths above 0, in input units")
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         clean = adapt(model).outputs(batch.x)
         entropy = mean_cross_entropy(model, clean, batch.rows(), self.smoothing)
-        with _eval_mode(model):
+        with eval_mode(model):
             *_, gradient = input_gradient(model, batch, batch.x, self.smoothing)
-            z = self.length(progress) * _direction(gradient.detach())
+            # of L2 length one before it is scaled; zero where the gradient is zero
+            z = self.length(progress) * L2().steepest(gradient.detach().sign())
             *_, moved = input_gradient(model, batch, batch.x + z, self.smoothing)
         bend = curvature(clean, batch.rows({"gradient": gradient, "moved_gradient": moved})).mean()
         # clean pass: one forward, one backward; each gradient: one forward, one backward to the input, and the double
@@ -60,20 +59,3 @@ class CURE:
         """The length of z at this point of training."""
         place = len(self.h) if progress >= self.warmup else int(len(self.h) * progress / self.warmup)
         return self.h[min(place, len(self.h) - 1)]
-
-
-def _direction(gradient: Tensor) -> Tensor:
-    """The sign of the gradient scaled to L2 length one; zero where the gradient is zero."""
-    return L2().steepest(gradient.sign())
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -6,11 +6,10 @@ from typing import Literal
 
 from torch import nn
 
-from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Outputs, Rows, Terms
+from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Rows, Terms
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
-from holdfast.methods._craft import check_crafting, check_weight, climb, climbing, warmed
+from holdfast.methods._craft import check_choices, check_crafting, check_weight, climb, climbing, warmed
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
-from holdfast.methods._settings import check_choices
 from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -53,11 +52,12 @@ class LLR:
         return partial(linearity_gap, smoothing=self.smoothing)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         attack = climbing(warmed(self.attack, progress, self.warmup), self._gap, "random")
         meter = Meter()
         with record_batch_statistics(model) as recorded:
-            clean, rows = self._expand(model, batch)
+            clean, loss, gradient = input_gradient(model, batch, batch.x, self.smoothing)
+        # the linear expansion of l at x, through which gradients flow
+        rows = batch.rows({"x": batch.x, "loss": loss, "gradient": gradient})
         with reuse_batch_statistics(recorded):
             x_adv = climb(attack, model, batch, _detached(rows), rng, meter)
             moved = adapt(model).outputs(x_adv)
@@ -69,11 +69,6 @@ class LLR:
         # perturbed: one forward and one backward
         cost = meter.cost + Cost(2 * len(batch), 4 * len(batch))
         return Terms(entropy + self.lambda1 * gap + self.mu * slope, parts, cost, (clean, moved))
-
-    def _expand(self, model: nn.Module, batch: Batch) -> tuple[Outputs, Rows]:
-        """The clean pass and rows with the linear expansion of l at x, through which gradients flow."""
-        clean, loss, gradient = input_gradient(model, batch, batch.x, self.smoothing)
-        return clean, batch.rows({"x": batch.x, "loss": loss, "gradient": gradient})
 
 
 def _detached(rows: Rows) -> Rows:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.members import unknown
-from holdfast.methods._craft import check_weight
-from holdfast.methods._wrapped import training_passes
+from holdfast.methods._craft import check_weight, training_passes
 from holdfast.rng import Rng
 
 Settings = Mapping[str, bool | int | float | str]
 
+_LOSSES = {"loss", "losses", "mat_based_loss"}
 # what the library raises for unsuitable settings: it accepts any value and fails where the value is first used
 _ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -65,7 +65,6 @@ class Metric(nn.Module):
         return self.method.needs
 
     def forward(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         terms = self.method(model, batch, progress=progress, rng=rng)
         passes = training_passes(terms)
         features = torch.cat([out.features for out in passes])
@@ -102,16 +101,12 @@ def _library(part: str, name: str) -> ModuleType:
 def _build(part: str, name: str, settings: Settings) -> nn.Module:
     classes = {key: value for key, value in vars(_library(part, name)).items() if inspect.isclass(value)}
     if name not in classes:
-        usable = [key for key, cls in classes.items() if _usable(key, cls)]
+        # neither building blocks, nor what takes another loss as argument, which a recipe cannot express
+        usable = [key for key in classes if not (key.startswith("Base") or key.endswith("Mixin"))]
+        usable = [key for key in usable if not _LOSSES & inspect.signature(classes[key]).parameters.keys()]
         raise ValueError(unknown(f"name {name!r} among the {part} of pytorch-metric-learning", name, usable))
     with _settings_in_errors(name, settings, "be made"):
         return cast(nn.Module, classes[name](**settings))
-
-
-def _usable(name: str, cls: type) -> bool:
-    """True unless the class is a building block or takes another loss as argument, which a recipe cannot express."""
-    block = name.startswith("Base") or name.endswith("Mixin")
-    return not block and not {"loss", "losses", "mat_based_loss"} & inspect.signature(cls).parameters.keys()
 
 
 @contextmanager

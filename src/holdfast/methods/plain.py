@@ -19,7 +19,6 @@ class Plain:
     needs = Needs()
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         out = adapt(model).outputs(batch.x)
         total = mean_cross_entropy(model, out, batch.rows(), self.smoothing)
         return Terms(total, {"cross_entropy": total}, passes(batch), (out,))

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Terms
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
-from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
+from holdfast.methods._craft import check_choices, check_crafting, check_pool, check_weight, craft, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
-from holdfast.methods._settings import check_choices, check_pool
 from holdfast.methods._triplets import Negative, negatives, positives, search_cost
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -76,7 +75,6 @@ class TLA:
         return Needs(positive=self.positive != "copy", pool=self.pool)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         attack = warmed(self.attack, progress, self.warmup)
         batch = self._noisy(attack, batch, rng)
         clean = self._clean(attack, batch, rng)

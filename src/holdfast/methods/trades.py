@@ -36,7 +36,6 @@ class TRADES:
         climbing(self.attack, kl_divergence, "near")
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         meter = Meter()
         x_adv = self._craft(model, batch, progress, rng, meter)
         clean, adversarial = adapt(model).outputs(batch.x), adapt(model).outputs(x_adv)

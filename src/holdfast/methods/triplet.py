@@ -6,10 +6,8 @@ from torch import nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.losses.metric import feature_norm, triplet
-from holdfast.methods._craft import check_weight, passes
-from holdfast.methods._settings import check_pool
+from holdfast.methods._craft import check_pool, check_weight, passes, training_passes
 from holdfast.methods._triplets import negatives, positives, search_cost
-from holdfast.methods._wrapped import training_passes
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
 
@@ -41,7 +39,6 @@ class Triplet:
         return Needs(positive=True, pool=max(self.pool, self.method.needs.pool))
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        """The loss on a batch."""
         terms = self.method(model, batch, progress=progress, rng=rng)
         anchor = training_passes(terms)[-1]
         positive = adapt(model).outputs(positives(batch))

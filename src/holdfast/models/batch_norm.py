@@ -57,9 +57,8 @@ class _NormalizeBatch(torch.autograd.Function):
         x, weight, mean, inverse_std = ctx.saved_tensors
         if grad is None:
             grad = torch.zeros_like(x)
-        grad_x, grad_weight, grad_bias = _NormalizeBatchBackward.apply(
-            grad, x, weight, mean.detach(), inverse_std.detach()
-        )  # type: ignore[no-untyped-call]
+        given = grad, x, weight, mean.detach(), inverse_std.detach()
+        grad_x, grad_weight, grad_bias = _NormalizeBatchBackward.apply(*given)  # type: ignore[no-untyped-call]
         if grad_mean is not None or grad_inverse_std is not None:
             n = _count(x)
             slope = x.new_zeros(()) if grad_inverse_std is None else -grad_inverse_std * inverse_std.pow(3) / n
@@ -89,22 +88,19 @@ class _NormalizeBatchBackward(torch.autograd.Function):
         x, factor, mean, inverse_std, grad_x, grad_weight = ctx.saved_tensors
         n = _count(x)
         # grad -> grad_x is linear and symmetric, so its transpose is the same fused pass
-        grad_output_grad, with_normal, _ = _batch_norm_backward(
-            torch.zeros_like(x) if grad_grad_x is None else grad_grad_x, x, factor, mean, inverse_std
-        )
+        given = torch.zeros_like(x) if grad_grad_x is None else grad_grad_x
+        grad_output_grad, with_normal, _ = _batch_norm_backward(given, x, factor, mean, inverse_std)
         both = torch.zeros_like(mean) if grad_grad_x is None else (grad_grad_x * grad_x).sum(_axes(x))
         bend = -both / n * inverse_std.square()
         grad_batch = torch.addcmul(_per_channel(-bend * mean, x), x, _per_channel(bend, x))
         along = -inverse_std * with_normal / n
         along = along if grad_grad_weight is None else along + grad_grad_weight / factor
-        grad_batch.addcmul_(grad_x, _per_channel(along, x)).addcmul_(
-            grad_output_grad, _per_channel(-inverse_std * grad_weight / n, x)
-        )
+        grad_batch.addcmul_(grad_x, _per_channel(along, x))
+        grad_batch.addcmul_(grad_output_grad, _per_channel(-inverse_std * grad_weight / n, x))
         if grad_grad_weight is not None:
             slope = grad_grad_weight * inverse_std
-            grad_output_grad = grad_output_grad + torch.addcmul(
-                _per_channel(-slope * mean, x), x, _per_channel(slope, x)
-            )
+            shift = torch.addcmul(_per_channel(-slope * mean, x), x, _per_channel(slope, x))
+            grad_output_grad = grad_output_grad + shift
         if grad_grad_bias is not None:
             grad_output_grad = grad_output_grad + _per_channel(grad_grad_bias, x)
         return (*_needed(ctx, grad_output_grad, grad_batch, both / factor), None, None)
@@ -124,11 +120,8 @@ class _NormalizeWith(torch.autograd.Function):
         factor = inverse_std if weight is None else inverse_std * weight
         if torch.is_grad_enabled():  # differentiable operations for a double backward
             normal = (x - _per_channel(mean, x)) * _per_channel(inverse_std, x)
-            grad_x, grad_weight, grad_bias = (
-                grad * _per_channel(factor, x),
-                (grad * normal).sum(_axes(x)),
-                grad.sum(_axes(x)),
-            )
+            grad_x = grad * _per_channel(factor, x)
+            grad_weight, grad_bias = (grad * normal).sum(_axes(x)), grad.sum(_axes(x))
         else:
             fixed = mean, inverse_std.pow(-2), None, None, False, 0.0, [True, True, True]
             grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(grad, x, weight, *fixed)
@@ -154,7 +147,6 @@ def _axes(x: Tensor) -> list[int]:
 
 
 def _count(x: Tensor) -> int:
-    """Return the number of values per channel."""
     return x.numel() // x.shape[1]
 
 

@@ -1,6 +1,6 @@
 """Classifiers composed of normalization, encoder and head; ``adapt`` gives any module the same interface."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeGuard, cast
 
@@ -67,7 +67,6 @@ class Classifier(nn.Module):
         return Outputs(x, _features(captured, str(layer)), logits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         logits: Tensor = self.head(self.encoder(self.normalize(x)))
         return logits
 
@@ -147,17 +146,25 @@ def _features(captured: list[Tensor], layer: str) -> Tensor:
 
 
 @contextmanager
+def forward_hooks(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    """Call ``hook(module, args, kwargs, output)`` after every call of one of the modules within the context."""
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
 def _capture_output(module: nn.Module) -> Iterator[list[Tensor]]:
     captured: list[Tensor] = []
 
-    def hook(_module: nn.Module, _args: object, out: Tensor) -> None:
+    def hook(_module: nn.Module, _args: object, _kwargs: object, out: Tensor) -> None:
         captured.append(out.clone() if isinstance(out, Tensor) else out)  # the next layer may overwrite it in place
 
-    handle = module.register_forward_hook(hook)
-    try:
+    with forward_hooks([module], hook):
         yield captured
-    finally:
-        handle.remove()
 
 
 class LinearCall(NamedTuple):
@@ -176,10 +183,5 @@ def linear_calls(module: nn.Module) -> Iterator[list[LinearCall]]:
     def hook(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
         calls.append(LinearCall(cast(nn.Linear, layer), (*args, *kwargs.values())[0], output))
 
-    linears = (m for m in module.modules() if isinstance(m, nn.Linear))
-    handles = [m.register_forward_hook(hook, with_kwargs=True) for m in linears]
-    try:
+    with forward_hooks((m for m in module.modules() if isinstance(m, nn.Linear)), hook):
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -21,13 +21,11 @@ class Mixed(nn.Module):
         self._kind = device.type
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
-        """Return the features and logits of one forward pass."""
         with self._autocast():
             out = cast(Model, self.module).outputs(x, layer)
         return Outputs(x, out.features.float(), out.logits.float())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         with self._autocast():
             logits: Tensor = self.module(x)
         return logits.float()

@@ -59,7 +59,8 @@ def matched(
     missing = [name for name in ours if name not in theirs and ours[name] not in optional]
     unexpected = [name for name in theirs if name not in ours]
     both = {ours[name]: given[theirs[name]] for name in ours if name in theirs}
-    shapes = [_sizes(name, new, expected[name]) for name, new in both.items() if new.shape != expected[name].shape]
+    sizes = {name: (tuple(new.shape), tuple(expected[name].shape)) for name, new in both.items()}
+    shapes = [f"{name} {given} for {wanted}" for name, (given, wanted) in sizes.items() if given != wanted]
     wrong = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
     if any(wrong.values()):
         what = "; ".join(f"{word}: {some(names)}" for word, names in wrong.items() if names)
@@ -175,7 +176,3 @@ def _optional(module: nn.Module, names: Iterable[str]) -> set[str]:
     constants = [name for name, part in module.named_modules() if isinstance(part, Normalize)]
     fixed = {f"{name}.{key}".removeprefix(".") for name in constants for key in ("mean", "std")}
     return fixed | {name for name in names if name.endswith("num_batches_tracked")}
-
-
-def _sizes(name: str, given: Tensor, expected: Tensor) -> str:
-    return f"{name} {tuple(given.shape)} for {tuple(expected.shape)}"

@@ -25,6 +25,7 @@ from holdfast.recipes import kinds
 
 Table = Mapping[str, Any]
 
+_FOLDERS = tuple(f"{folder.__name__}." for folder in kinds.FOLDERS.values())
 _FRACTION = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*/\s*0*[1-9]\d*\s*")
 
 
@@ -179,7 +180,7 @@ def table_of(value: Any) -> Any:
     if isinstance(value, partial):
         return {"name": value.func.__name__, **{k: table_of(v) for k, v in value.keywords.items()}}
     if is_dataclass(value) and not isinstance(value, type):
-        named = {"name": kinds.name_of(value)} if _in_folder(value) else {}
+        named = {"name": kinds.name_of(value)} if type(value).__module__.startswith(_FOLDERS) else {}
         return named | {f.name: table_of(getattr(value, f.name)) for f in fields(value) if f.init}
     if isinstance(value, Mapping):
         return {str(key): table_of(item) for key, item in value.items()}
@@ -198,7 +199,3 @@ def json_table(value: Any) -> Any:
     if isinstance(value, list):
         return [json_table(item) for item in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def _in_folder(value: object) -> bool:
-    return any(type(value).__module__.startswith(folder.__name__ + ".") for folder in kinds.FOLDERS.values())

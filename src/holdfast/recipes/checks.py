@@ -36,13 +36,21 @@ def threads(value: int | None) -> int | None:
 def named(table: Any, where: str, *, stored: bool = False) -> dict[str, Any]:
     """The entries of a table such as [methods]; entries set to ``false``, e.g. with --set, are removed.
 
-    A ``stored`` recipe may have been written by the command line, which names attacks by their settings.
+    Names that differ only by case are refused, and characters that folders or columns cannot have, except that a
+    ``stored`` recipe may have been written by the command line, which names attacks by their settings.
     """
     if isinstance(table, Mapping):
         table = {name: value for name, value in table.items() if value is not False}
     if not isinstance(table, Mapping) or not table:
         raise ValueError(f"{where} must be a table with at least one entry")
-    _check_names(table, where, _ANY if stored else _NAME)
+    names, allowed = [name.casefold() for name in table], _ANY if stored else _NAME
+    for name in table:
+        if names.count(name.casefold()) > 1:
+            raise ValueError(
+                f"{where} has {name!r} twice but for upper and lower case, which some disks cannot tell apart"
+            )
+        if not allowed.fullmatch(name):
+            raise ValueError(f"{where} has the name {name!r}; use letters, digits, spaces and . _ + @ & - only")
     return dict(table)
 
 
@@ -52,15 +60,3 @@ def different_rows(*tables: Iterable[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"two tables of methods, models and metrics have the name {twice!r}; rename one")
-
-
-def _check_names(table: Mapping[str, Any], where: str, allowed: re.Pattern[str]) -> None:
-    """Refuse names that differ only by case or contain characters that folders or columns cannot."""
-    names = [name.casefold() for name in table]
-    for name in table:
-        if names.count(name.casefold()) > 1:
-            raise ValueError(
-                f"{where} has {name!r} twice but for upper and lower case, which some disks cannot tell apart"
-            )
-        if not allowed.fullmatch(name):
-            raise ValueError(f"{where} has the name {name!r}; use letters, digits, spaces and . _ + @ & - only")

@@ -27,7 +27,6 @@ class HeadConfig:
             self.make(1, 1)
 
     def make(self, width: int, classes: int) -> nn.Module:
-        """A new head."""
         head = kinds.member("head", self.name)
         known = inspect.signature(head).parameters
         names = ("scale", "margin", "feature_norm", "weight_norm")

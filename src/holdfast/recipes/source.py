@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -52,20 +53,17 @@ def without(attacks: Iterable[str]) -> str:
 
 
 def _layer(name: str) -> dict[str, Any]:
+    file: Traversable = Path(name)
+    if not name.endswith(".toml"):
+        if name not in names():
+            raise ValueError(unknown(f"recipe {name!r}", name, names()))
+        file = _LIBRARY / f"{name}.toml"
+    elif not file.is_file():
+        raise FileNotFoundError(f"there is no recipe file {name}")
     try:
-        return tomllib.loads(_text(name))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe {name} is not valid TOML: {error}") from None
-
-
-def _text(name: str) -> str:
-    if name.endswith(".toml"):
-        if not Path(name).is_file():
-            raise FileNotFoundError(f"there is no recipe file {name}")
-        return Path(name).read_text(encoding="utf-8")
-    if name in names():
-        return (_LIBRARY / f"{name}.toml").read_text(encoding="utf-8")
-    raise ValueError(unknown(f"recipe {name!r}", name, names()))
 
 
 def merge(under: Table, over: Table) -> dict[str, Any]:

@@ -45,14 +45,11 @@ class Choice:
     values: tuple[Value, ...]
 
     @property
-    def probes(self) -> tuple[Value, ...]:
-        """Values that are checked: all of them."""
+    def listed(self) -> tuple[Value, ...]:
+        """Every value; all of them are checked."""
         return self.values
 
-    @property
-    def listed(self) -> tuple[Value, ...]:
-        """Every value."""
-        return self.values
+    probes = listed
 
     def __str__(self) -> str:
         return toml.value(self.values)

@@ -1,7 +1,5 @@
 """Facts about a measurement besides its columns: the attacks that were run and their cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +18,7 @@ class Spend:
     backwards: int = 0
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> Spend:
+    def read(given: Mapping[str, Any]) -> "Spend":
         """The cost stored in facts; missing numbers count as zero."""
         return Spend(float(given.get("seconds", 0.0)), int(given.get("forwards", 0)), int(given.get("backwards", 0)))
 
@@ -66,11 +64,6 @@ class AttackFacts:
         if math.isnan(self.eps) or self.eps < 0:
             raise ValueError(f"an attack has eps {self.eps} but a length is at least 0; give the eps it was run at")
 
-    @property
-    def spend(self) -> Spend:
-        """The cost of the attack."""
-        return Spend(self.seconds, self.forwards, self.backwards)
-
     def measured_at(self, eps: float) -> bool:
         """True if this attack was run at exactly ``eps``, or is a minimal-norm attack with at least this eps."""
         return eps <= self.eps if self.minimal else eps == self.eps
@@ -81,7 +74,7 @@ class AttackFacts:
         return {name: value for name, value in facts.items() if name != "draws" or value is not None}
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> AttackFacts:
+    def read(given: Mapping[str, Any]) -> "AttackFacts":
         """The attack written by :meth:`facts`; keys of a later version are ignored."""
         known = {name: given[name] for name in AttackFacts.__dataclass_fields__ if name in given}
         missing = {"norm", "eps"} - known.keys()

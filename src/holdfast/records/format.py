@@ -1,7 +1,5 @@
 """The files of records: records.csv, arrays.npz, and facts.json, which holds the SHA-256 digests of both."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.records.atomic import write_bytes, write_text
+from holdfast.records.files import write_bytes, write_text
 
 Array = NDArray[Any]
 Document = dict[str, Any]
@@ -95,12 +93,8 @@ def arrays_bytes(arrays: Mapping[str, Array]) -> bytes:
 def read_arrays(data: bytes) -> dict[str, Array]:
     """The arrays of a npz; nothing in it is unpickled."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> Array:
-    values: Array = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-    return values
+        members = {name.removesuffix(".npy"): io.BytesIO(archive.read(name)) for name in archive.namelist()}
+    return {name: np.lib.format.read_array(data, allow_pickle=False) for name, data in members.items()}
 
 
 def _parsed(cells: tuple[str, ...], kind: str) -> Array:

@@ -1,7 +1,5 @@
 """The result format: per-sample columns of one classifier, with facts and named arrays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,7 +83,7 @@ class Records:
     def spend(self) -> dict[str, Spend]:
         """The cost of each stage: ``training`` and ``clean`` where known, then every attack and certificate."""
         stages = {name: Spend.read(self.facts[name]) for name in ("training", "clean") if name in self.facts}
-        stages |= {name: attack.spend for name, attack in self.attacks.items()}
+        stages |= {name: Spend(a.seconds, a.forwards, a.backwards) for name, a in self.attacks.items()}
         return stages | {f"certificate {name}".rstrip(): Spend.read(it) for name, it in self.certificates.items()}
 
     def fooled_within(self, name: str, eps: float) -> Mask:
@@ -113,7 +111,7 @@ class Records:
         on_disk.write(folder, self.columns, self.facts, self.arrays)
 
     @staticmethod
-    def load(folder: Path) -> Records:
+    def load(folder: Path) -> "Records":
         """Read what :meth:`save` wrote, in this version or an earlier one; an incomplete folder is refused."""
         return Records(*on_disk.read(folder))
 
@@ -149,11 +147,7 @@ def _array(name: str, values: Array) -> Array:
 
 
 def _check_name(name: str) -> None:
-    try:
-        valid = bool(name) and "\0" not in name and bool(name.encode())
-    except UnicodeEncodeError:
-        valid = False
-    if not valid:
+    if not name or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in name):
         raise ValueError(f"{name!r} cannot name a column or an array; use text without NUL and lone surrogates")
 
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from holdfast.records.atomic import write_bytes
+from holdfast.records.files import write_bytes
 
 Tensors = dict[str, Tensor]
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.report.figures import Plot
 from holdfast.report.format import percent
 from holdfast.report.table import Cell, Table
@@ -85,7 +84,6 @@ class Page:
 
     @property
     def plots(self) -> list[Plot]:
-        """The plots of all sections."""
         return [plot for section in self.sections for plot in section.plots]
 
 
@@ -106,13 +104,10 @@ def render(page: Page) -> str:
     )
     environment.filters["percent"] = percent
     figures = [plot.figure | {"filename": f"{page.name} {plot.title}"} for plot in page.plots]
-    values = {"page": page, "figures": embedded(figures), "style": Markup(_resource("page.css")), **_scripts()}
-    return environment.get_template("page.html").render(values)
-
-
-def _scripts() -> dict[str, Any]:
-    plotly, page = _script(get_plotlyjs()), _script(_resource("page.js"))
-    return {"plotly": plotly, "script": page, "hashes": Markup(" ").join(_hash(source) for source in (plotly, page))}
+    scripts = {"plotly": _script(get_plotlyjs()), "script": _script(_resource("page.js"))}
+    hashes = Markup(" ").join(_hash(source) for source in scripts.values())
+    values = {"page": page, "figures": embedded(figures), "style": Markup(_resource("page.css"))}
+    return environment.get_template("page.html").render(values, **scripts, hashes=hashes)
 
 
 def embedded(value: object) -> Markup:

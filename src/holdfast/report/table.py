@@ -1,7 +1,5 @@
 """Tables: the same rows and columns for the page, the terminal and Markdown documents."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ class Cell:
 
     @property
     def known(self) -> list[Share]:
-        """The shares that were measured."""
         return [share for share in self.shares if share is not None and share.n]
 
     @property
@@ -43,7 +40,6 @@ class Cell:
 
     @property
     def high(self) -> float:
-        """The highest end of the seeds' intervals."""
         return max(share.high for share in self.known)
 
 
@@ -78,7 +74,7 @@ class Row:
     cells: tuple[str | Cell, ...]
     note: str = ""
     color: str = ""
-    seeds: tuple[Row, ...] = ()
+    seeds: tuple["Row", ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,19 +64,14 @@ def read(
 
 
 def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelConfig:
-    numbers = {key: _numbers(text, f"--{key}") for key, text in (("mean", mean), ("std", std))}
+    texts = {"mean": mean.split(",") if mean else [], "std": std.split(",") if std else []}
+    numbers = {key: scalar(tuple[float, ...], [*map(str.strip, text)], f"--{key}") for key, text in texts.items()}
     try:
         return OwnModelConfig(module=module, weights=None if weights is None else str(weights), **numbers)
     except ValueError as error:
         raise ValueError(
             f"--mean is {mean!r} and --std {std!r} but both need one number per channel, std above 0"
         ) from error
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...]:
-    parts = [part.strip() for part in text.split(",")] if text else []
-    numbers: tuple[float, ...] = scalar(tuple[float, ...], parts, option)
-    return numbers
 
 
 def _attacks(given: Sequence[str], threat: Threat) -> dict[str, Attack]:

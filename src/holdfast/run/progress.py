@@ -1,7 +1,6 @@
 """A progress bar where there is a terminal; one line per finished piece where there is none."""
 
 import sys
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -43,7 +42,5 @@ class Progress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.recipes.schema import Recipe
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.report.page import write_page
 from holdfast.report.sections import study_page
 from holdfast.report.text import markdown as markdown_text

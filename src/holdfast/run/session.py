@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,6 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        """Where everything is computed."""
         return self.fabric.device
 
     @property
@@ -81,10 +81,7 @@ class Session:
             arithmetic=recipe.arithmetic,
             crafting=recipe.crafting,
         )
-
-        def tick(done: int, total: int, words: str) -> None:
-            self.progress(what, done, total, words)
-
+        tick = partial(self.progress, what)
         return evaluate(subject, evaluation.samples, evaluation.measurements, settings, tick)
 
     def facts(self, name: str, method: str, seed: int, weights: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,22 @@ from holdfast.run import metrics, own_models, trained
 from holdfast.run.parallel import run_each
 from holdfast.run.session import Evaluation, Session
 
-TABLES = ("methods", "models", "metrics")
-
 
 class Source(Protocol):
     """Where classifiers come from: ``prepare`` trains or fits one, ``evaluations`` says what is measured of it."""
 
     def prepare(self, name: str, seed: int) -> None: ...
     def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]: ...
+
+
+SOURCES: Mapping[str, Callable[[Session], Source]] = {
+    "methods": trained.Trained,
+    "models": own_models.OwnModels,
+    "metrics": metrics.Metrics,
+}
+"""The tables of a recipe that name classifiers, and where those come from."""
+
+TABLES = tuple(SOURCES)
 
 
 @dataclass(frozen=True)
@@ -61,16 +69,6 @@ def _nothing(recipe: Recipe, tables: Iterable[str]) -> str:
     return f"recipe {recipe.name} has no {sections} section; use `holdfast {command} {call}` for its [{there}]"
 
 
-def source(session: Session, table: str) -> Source:
-    """The source of the classifiers of a table."""
-    kinds: dict[str, Callable[[Session], Source]] = {
-        "methods": trained.Trained,
-        "models": own_models.OwnModels,
-        "metrics": metrics.Metrics,
-    }
-    return kinds[table](session)
-
-
 def prepare(session: Session, chosen: Iterable[Row]) -> None:
     """Train and fit what is missing; settings that cannot work are refused before the first training."""
     chosen = list(chosen)
@@ -82,16 +80,14 @@ def _independent(recipe: Recipe, chosen: Iterable[Row]) -> list[list[Row]]:
     """The rows in groups that can be prepared at the same time: one that starts from another is in its group."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in chosen:
-        name = row.name
-        while row.table == "methods" and (start := recipe.methods[name].train.init_from) in recipe.methods:
-            name = str(start)
-        groups.setdefault((row.table, name, row.seed), []).append(row)
+        before = trained.starts(recipe, row.name) if row.table == "methods" else []
+        groups.setdefault((row.table, [*before, row.name][0], row.seed), []).append(row)
     return list(groups.values())
 
 
 def _prepare(session: Session, group: Sequence[Row]) -> None:
     for row in group:
-        source(session, row.table).prepare(row.name, row.seed)
+        SOURCES[row.table](session).prepare(row.name, row.seed)
 
 
 def evaluate(session: Session, chosen: Iterable[Row]) -> None:
@@ -100,7 +96,7 @@ def evaluate(session: Session, chosen: Iterable[Row]) -> None:
 
 
 def _evaluate(session: Session, row: Row) -> None:
-    for evaluation in source(session, row.table).evaluations(row.name, row.seed):
+    for evaluation in SOURCES[row.table](session).evaluations(row.name, row.seed):
         session.evaluate(evaluation)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -15,14 +15,12 @@ from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.sweep import Axis, Range, Sampler, SweepConfig, Value, read_space
 from holdfast.records import snapshot
-from holdfast.records.atomic import write_text
-from holdfast.records.files import read_json
+from holdfast.records.files import read_json, write_text
 from holdfast.records.provenance import commit, versions
 from holdfast.report import sweep as results
-from holdfast.report.sweep_page import write_sweep
 from holdfast.run.session import Session
 from holdfast.run.study import rows
-from holdfast.run.trained import Trained, folder_of
+from holdfast.run.trained import Trained, folder_of, starts
 from holdfast.run.trials import Task, Trials
 from holdfast.statistics import Share
 
@@ -45,7 +43,6 @@ class Sweep:
     options: tuple[str, ...]  # the recipe and its options as `holdfast train` takes them
 
     def recipe_of(self, values: Mapping[str, Value]) -> Recipe:
-        """The recipe of one trial."""
         return _changed(self.table, self.recipe.name, values)
 
     def command(self, values: Mapping[str, Value], out: Path) -> str:
@@ -136,7 +133,6 @@ def _method(recipe: Recipe, name: str | None) -> str:
 
 
 def _count(space: Mapping[str, Axis], config: SweepConfig) -> int:
-    """The number of trials to run."""
     if config.sampler != "grid":
         return config.trials or TRIALS
     for key, axis in space.items():
@@ -157,13 +153,9 @@ def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, ax
     probed = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
     if len({json.dumps(_trained(one, method), sort_keys=True) for one in probed}) == 1:
         raise ValueError(f"{key} cannot be swept: it changes nothing about {method}, whose own keys may overrule it")
-    if any(one.methods[method].train.validate_samples != _samples(recipe, method) for one in probed):
+    if len({one.methods[method].train.validate_samples for one in (recipe, *probed)}) > 1:
         raise ValueError(f"{key} cannot be swept: every trial must be judged on the same validation samples")
     return axis
-
-
-def _samples(recipe: Recipe, method: str) -> int:
-    return recipe.methods[method].train.validate_samples
 
 
 def _accepted(table: Mapping[str, Any], recipe: Recipe, values: Mapping[str, Value]) -> bool:
@@ -187,17 +179,10 @@ def _settings(values: Mapping[str, Value]) -> list[str]:
 
 def _trained(recipe: Recipe, method: str) -> dict[str, Any]:
     """Everything in a recipe that determines the weights of a method and how they are validated."""
-    parts = {name: json_table(recipe.table()["methods"][name]) for name in _chain(recipe, method)}
+    parts = {name: json_table(recipe.table()["methods"][name]) for name in (*starts(recipe, method), method)}
     models = {name: json_table(recipe.model_of(name)) for name in parts}
     judged = {"validate": json_table(recipe.validate), "data": table_of(recipe.data)}
     return {"methods": parts, "models": models, "arithmetic": recipe.arithmetic, "crafting": recipe.crafting, **judged}
-
-
-def _chain(recipe: Recipe, method: str | None) -> Iterator[str]:
-    """The method and the methods whose weights it starts from."""
-    while method is not None and method in recipe.methods:
-        yield method
-        method = recipe.methods[method].train.init_from
 
 
 def run(sweep: Sweep, session: Session) -> results.Sweep:
@@ -205,7 +190,9 @@ def run(sweep: Sweep, session: Session) -> results.Sweep:
     trials = _open(sweep, session)
     while True:
         task = trials.next(sweep.trials)
-        result = _write(sweep, trials)
+        with trials.lock:  # so that the newest results are written last
+            result = _results(sweep, trials)
+            results.write_sweep(trials.folder, result)
         session.progress(f"sweep {sweep.method}", result.ended, sweep.trials, result.so_far)
         if task is None:
             break
@@ -256,13 +243,6 @@ def _train(sweep: Sweep, session: Session, folder: Path, task: Task) -> None:
 
     trial = replace(session, recipe=sweep.recipe_of(task.values), out=folder, progress=progress)
     Trained(trial).prepare(sweep.method, sweep.seed)
-
-
-def _write(sweep: Sweep, trials: Trials) -> results.Sweep:
-    with trials.lock:  # so that the newest results are written last
-        result = _results(sweep, trials)
-        write_sweep(trials.folder, result)
-    return result
 
 
 def _results(sweep: Sweep, trials: Trials) -> results.Sweep:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,24 @@ from holdfast.recipes import kinds
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
+from holdfast.recipes.schema import Recipe
 from holdfast.records import snapshot
 from holdfast.records.files import read_json
 from holdfast.run.attack_measurements import certificate_measurements, network_evaluation
 from holdfast.run.session import Evaluation, Session
 from holdfast.training.job import Job
-from holdfast.training.loop import train
-from holdfast.training.rehearsal import rehearse
+from holdfast.training.loop import rehearse, train
 
 
 def folder_of(out: Path, method: str, seed: int) -> Path:
     """Where a model and its records are stored."""
     return out / method / f"seed-{seed}"
+
+
+def starts(recipe: Recipe, method: str) -> list[str]:
+    """The methods that must be trained before this one, which starts from their weights, in order of training."""
+    start = recipe.methods[method].train.init_from
+    return [] if start is None or start not in recipe.methods else [*starts(recipe, start), start]
 
 
 @dataclass(frozen=True)
@@ -36,9 +43,11 @@ class Trained:
     session: Session
 
     def job(self, method: str, seed: int) -> Job:
-        """The training job of one model."""
         recipe = self.session.recipe
         entry = recipe.methods[method]
+        start = entry.train.init_from
+        if start is not None and start in recipe.methods:
+            start = str(folder_of(self.session.out, start, seed) / "best.safetensors")
         assert recipe.validate is not None  # a recipe with methods has a threat
         return Job(
             entry=entry,
@@ -46,21 +55,12 @@ class Trained:
             validate=recipe.validate,
             seed=seed,
             folder=folder_of(self.session.out, method, seed),
-            init_from=self._start_file(entry.train.init_from, seed),
-        )
-
-    def _start_file(self, start: str | None, seed: int) -> Path | None:
-        if start is None:
-            return None
-        return (
-            folder_of(self.session.out, start, seed) / "best.safetensors"
-            if start in self.session.recipe.methods
-            else Path(start)
+            init_from=None if start is None else Path(start),
         )
 
     def rehearse(self, chosen: Iterable[tuple[str, int]]) -> None:
         """Compute the first loss of each method that is not trained yet, so that bad settings are refused early."""
-        jobs = [(name, seed) for method, seed in chosen for name in (*self._starts(method), method)]
+        jobs = [(name, seed) for method, seed in chosen for name in (*starts(self.session.recipe, method), method)]
         todo = {name: seed for name, seed in jobs if not self.job(name, seed).done}
         for number, (method, seed) in enumerate(todo.items()):
             self.session.progress("try each method", number, len(todo), method)
@@ -75,33 +75,22 @@ class Trained:
             self.session.progress("try each method", len(todo), len(todo), "")
 
     def _rehearse(self, method: str, seed: int) -> None:
-        session, starts = self.session, self._starts(method)
+        session, before = self.session, starts(self.session.recipe, method)
         if session.recipe.certificates:
             certificate_measurements(session.recipe, self._untrained(method, seed))
-        untrained = starts and not self.job(starts[-1], seed).done
-        start = session.recipe.model_of(starts[-1]) if untrained else None
+        untrained = before and not self.job(before[-1], seed).done
+        start = session.recipe.model_of(before[-1]) if untrained else None
         with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
             rehearse(self.job(method, seed), session.training_data, session.fabric, start)
-
-    def _starts(self, method: str) -> list[str]:
-        """The methods that must be trained before this one, which starts from their weights, in order of training."""
-        methods = self.session.recipe.methods
-        start = methods[method].train.init_from
-        return [] if start is None or start not in methods else [*self._starts(start), start]
 
     def prepare(self, method: str, seed: int) -> None:
         """Train one model unless it is trained; a model that it starts from is trained first."""
         session, job = self.session, self.job(method, seed)
-        if starts := self._starts(method):
-            self.prepare(starts[-1], seed)
-        what = f"train {method}, seed {seed}"
-
+        if before := starts(session.recipe, method):
+            self.prepare(before[-1], seed)
         if job.done:
             self._check_crafted(job)
-
-        def tick(done: int, total: int, message: str) -> None:
-            session.progress(what, done, total, message)
-
+        tick = partial(session.progress, f"train {method}, seed {seed}")
         train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic, session.recipe.crafting)
 
     def _check_crafted(self, job: Job) -> None:
@@ -143,8 +132,8 @@ class Trained:
         model, digest = self.model(method, seed)
         weights = {"kept": session.recipe.evaluate.weights, "digest": digest}
         facts = session.facts(method, kinds.name_of(session.recipe.methods[method].method), seed, weights)
-        trained = {key: value for key, value in read_json(folder / "trained.json").items() if key != "weights"}
-        facts["training"] = trained
+        trained = read_json(folder / "trained.json")
+        facts["training"] = {key: value for key, value in trained.items() if key != "weights"}
         subject = network(model, name=method, seed=seed, digest=digest, folder=folder, facts=facts)
         attacks = {name: self.attack(name, method, seed) for name in session.recipe.attacks}
         yield network_evaluation(session, subject, attacks)

@@ -31,7 +31,6 @@ class Task:
 
     @property
     def number(self) -> int:
-        """The number of the trial in the sweep, from 0."""
         return self.trial.number
 
 
@@ -43,9 +42,9 @@ class Trials:
         from filelock import FileLock
 
         self.folder, self.space, self.sampler, self.seed = folder, space, sampler, seed
-        self.lock = FileLock(folder / "journal.lock")
+        self.lock, path = FileLock(folder / "journal.lock"), folder / "journal.log"
         journal = self._optuna.storages.journal
-        backend = journal.JournalFileBackend(str(self._path), lock_obj=cast(Any, _JournalLock(self.lock, self._path)))
+        backend = journal.JournalFileBackend(str(path), lock_obj=cast(Any, _JournalLock(self.lock, path)))
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         try:
             with self.lock:
@@ -56,11 +55,7 @@ class Trials:
                     load_if_exists=True,
                 )
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{self._path} is damaged ({error}); remove {folder} and run again") from error
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / "journal.log"
+            raise ValueError(f"{path} is damaged ({error}); remove {folder} and run again") from error
 
     def next(self, limit: int) -> Task | None:
         """An unfinished trial of a stopped process, or a new one if there are fewer than ``limit``, or None."""
@@ -117,19 +112,16 @@ class Trials:
         self._tell(task.trial, robust.value)
 
     def failed(self, task: Task, reason: str) -> None:
-        """Store why a trial failed."""
         task.trial.set_user_attr("reason", reason)
         self._tell(task.trial, state=self._optuna.trial.TrialState.FAIL)
 
     def _tell(self, trial: "optuna.Trial", value: float | None = None, state: Any = None) -> None:
         with self.lock:  # otherwise another process could find the trial running and its claim free
-            self.study.sampler = (
-                self._optuna.samplers.RandomSampler()
-            )  # GridSampler would try to stop study.optimize, which is not used
+            # not GridSampler, which would try to stop study.optimize, which is not used
+            self.study.sampler = self._optuna.samplers.RandomSampler()
             self.study.tell(trial, value, state)
 
     def known(self) -> list[Trial]:
-        """All trials so far."""
         return [_read(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
@@ -147,7 +139,6 @@ _STATES = {"COMPLETE": DONE, "FAIL": FAILED, "PRUNED": SAME}
 
 
 def _read(trial: "optuna.trial.FrozenTrial") -> Trial:
-    """A trial as stored in the journal."""
     state, attributes = _STATES.get(trial.state.name, RUNNING), trial.user_attrs
     reason = str(attributes.get("reason", "")) if state in (FAILED, SAME) else ""
     unfinished = Trial(number=trial.number, state=state, values=dict(trial.params), reason=reason)

@@ -17,7 +17,12 @@ class Average:
 
     def __init__(self, config: TrainConfig, net: nn.Module, batches: Batches) -> None:
         self.config, self.net, self.batches = config, net, batches
-        self.model = _model(config, net)
+        self.model: AveragedModel | None = None
+        if config.ema is not None:
+            moving = get_ema_multi_avg_fn(config.ema.decay)  # type: ignore[no-untyped-call]
+            self.model = AveragedModel(net, multi_avg_fn=moving, use_buffers=True)
+        elif config.swa is not None:
+            self.model = AveragedModel(net)
 
     @property
     def current(self) -> nn.Module:
@@ -34,30 +39,17 @@ class Average:
         if self.config.swa is None or self.model is None or epoch <= self.config.skipped_epochs:
             return Cost()
         self.model.update_parameters(self.net)
-        images = _EpochImages(self.batches, epoch)
+        sizes: list[int] = []
         copy = deepcopy(self.model.module)  # a pass in train mode may change weights too, e.g. in projecting heads
-        update_bn(images, copy)
+        update_bn(self._images(epoch - 1, sizes), copy)
         with torch.no_grad():
             for old, new in zip(self.model.module.buffers(), copy.buffers(), strict=True):
                 old.copy_(new)
-        return Cost(forwards=images.count)
+        return Cost(forwards=sum(sizes))
 
-
-def _model(config: TrainConfig, net: nn.Module) -> AveragedModel | None:
-    if config.ema is not None:
-        moving = get_ema_multi_avg_fn(config.ema.decay)  # type: ignore[no-untyped-call]
-        return AveragedModel(net, multi_avg_fn=moving, use_buffers=True)
-    return None if config.swa is None else AveragedModel(net)
-
-
-class _EpochImages:
-    """The clean images of an epoch, augmented as in training, batch by batch; ``count`` images were read so far."""
-
-    def __init__(self, batches: Batches, epoch: int) -> None:
-        self.batches, self.epoch, self.count = batches, epoch - 1, 0
-
-    def __iter__(self) -> Iterator[Tensor]:
+    def _images(self, epoch: int, sizes: list[int]) -> Iterator[Tensor]:
+        """The clean images of an epoch, augmented as in training, batch by batch; adds the size of each to a list."""
         order = self.batches.order
-        for step, which in enumerate(order.epoch(self.epoch), start=self.epoch * order.steps):
-            self.count += len(which)
+        for step, which in enumerate(order.epoch(epoch), start=epoch * order.steps):
+            sizes.append(len(which))
             yield self.batches.images(step, which)

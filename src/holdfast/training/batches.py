@@ -45,11 +45,9 @@ class Batches:
         return Batch(x, batch.y, batch.index)
 
     def state(self) -> dict[str, Tensor]:
-        """The state of the sampler as tensors."""
         state = {} if self.positives is None else self.positives.state()
         return {name: torch.as_tensor(value) for name, value in state.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Restore a stored state."""
         if self.positives is not None:
             self.positives.restore(state)

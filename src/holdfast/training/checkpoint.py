@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: several state dictionaries in one file, each with a prefix."""
+"""The tensors of a checkpoint: state dictionaries and random number generators in one file, each with a prefix."""
 
 from collections.abc import Mapping
 
@@ -32,3 +32,18 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         number, _, name = key.partition("/")
         state.setdefault(int(number), {})[name] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def generators() -> dict[str, Tensor]:
+    """The states of torch's global random number generators by device, which e.g. dropout uses."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def set_generators(states: Mapping[str, Tensor]) -> None:
+    """Restore the generators to these states."""
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([state for name, state in states.items() if name.startswith("cuda")])

@@ -12,8 +12,7 @@ from holdfast.recipes.model import ModelConfig
 from holdfast.recipes.schema import Entry
 from holdfast.recipes.stored import read_job
 from holdfast.records import snapshot
-from holdfast.records.atomic import write_text
-from holdfast.records.files import read_json
+from holdfast.records.files import read_json, write_text
 
 
 @dataclass(frozen=True, kw_only=True)

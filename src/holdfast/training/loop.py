@@ -1,4 +1,4 @@
-"""The training loop; an interrupted run resumes and ends with bit-identical weights."""
+"""The training loop, which resumes with bit-identical results, and a rehearsal of its first step."""
 
 import json
 import time
@@ -19,18 +19,18 @@ from holdfast.data import DataSet, Split
 from holdfast.evaluation.choose import crafting_with, stored_arithmetic
 from holdfast.evaluation.judge import accuracy
 from holdfast.recipes.assemble import build_model
+from holdfast.recipes.model import ModelConfig
 from holdfast.records import snapshot
-from holdfast.records.atomic import write_text
+from holdfast.records.files import write_text
 from holdfast.records.provenance import distinct, maker
 from holdfast.rng import Rng
 from holdfast.training import checkpoint
 from holdfast.training.averages import Average
 from holdfast.training.batches import Batches
-from holdfast.training.generators import generators, set_generators
+from holdfast.training.checkpoint import generators, set_generators
 from holdfast.training.job import Job
-from holdfast.training.optimizer import build_optimizer
+from holdfast.training.optimizer import build_optimizer, check_schedule, scheduled
 from holdfast.training.precision import Precision, check_precision
-from holdfast.training.schedule import check_schedule, scheduled
 
 LOGS_PER_EPOCH = 10
 SAVE_EVERY = 500  # steps between checkpoints; each epoch ends with one anyway
@@ -78,6 +78,28 @@ class Trainer:
         batch = self.batches.batch(step, which)
         compute = partial(self.method, self.model, batch, progress=step / self.total, rng=self.rng.fork(step))
         return self.precision.terms(step, compute)
+
+
+def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelConfig | None = None) -> None:
+    """Compute the loss of a job's first step on a temporary model and raise if that fails; nothing is written.
+
+    Bad settings are thus refused before any model is trained. ``start`` is the model whose weights the job starts from,
+    if that model is not trained yet: the shapes must match.
+    """
+    with torch.random.fork_rng(devices=[]):  # generators of other devices need no fork: training seeds them again
+        trainer = Trainer(job, data, fabric)
+        untrained = None if start is None else build_model(start, data.shape, len(data.classes), seed=0).state_dict()
+        trainer.start(untrained)
+        trainer.seed()
+        which = trainer.batches.order.epoch(0)[0]
+        try:
+            terms = trainer.terms(0, which)
+        except ValueError as error:
+            if len(which) == 1 and "more than 1 value per channel" in str(error):  # torch's message
+                raise ValueError("batch norm cannot train on a batch of 1; use a batch of at least 2") from error
+            raise
+    if problem := nonfinite(terms, 0):
+        raise ValueError(f"{problem}; change the settings of the method")
 
 
 def train(
@@ -155,6 +177,11 @@ class _State:
         waited = 0 if done else epoch - max(self.best_epoch, config.skipped_epochs)
         return "patience" if config.patience is not None and waited >= config.patience else ""
 
+    @property
+    def _modules(self) -> dict[str, nn.Module]:
+        averaged = {} if self.average.model is None else {"average": self.average.model}
+        return {"model": self.net, "method": self.method, **averaged}
+
     def resume(self) -> None:
         """Load the last checkpoint, if there is one; log lines after it are dropped."""
         path = self.job.folder / "checkpoint.safetensors"
@@ -162,11 +189,9 @@ class _State:
             tensors, facts = snapshot.read(path)
             if not facts:
                 raise ValueError(f"{path} is not a checkpoint of holdfast; delete it and run again")
-            snapshot.load_weights(self.net, checkpoint.under("model", tensors), path)
+            for name, module in self._modules.items():
+                snapshot.load_weights(module, checkpoint.under(name, tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
-            snapshot.load_weights(self.method, checkpoint.under("method", tensors), path)
-            if self.average.model is not None:
-                snapshot.load_weights(self.average.model, checkpoint.under("average", tensors), path)
             self.batches.restore(checkpoint.under("sampler", tensors))
             set_generators(checkpoint.under("generator", tensors))
             self.step, self.seconds = facts["step"], facts["seconds"]
@@ -177,12 +202,9 @@ class _State:
         write_text(self.job.folder / "metrics.jsonl", "".join(self.lines))
 
     def save(self) -> None:
-        """Write a checkpoint from which the run resumes."""
-        tensors = checkpoint.prefixed("model", self.net.state_dict())
-        tensors |= checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
-        tensors |= checkpoint.prefixed("method", self.method.state_dict())
-        if self.average.model is not None:
-            tensors |= checkpoint.prefixed("average", self.average.model.state_dict())
+        tensors = checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer))
+        for name, module in self._modules.items():
+            tensors |= checkpoint.prefixed(name, module.state_dict())
         tensors |= checkpoint.prefixed("sampler", self.batches.state())
         tensors |= checkpoint.prefixed("generator", generators())
         facts = {name: getattr(self, name) for name in ("step", "seconds", "best", "best_epoch", "message", "lines")}
@@ -190,7 +212,6 @@ class _State:
         snapshot.write(self.job.folder / "checkpoint.safetensors", tensors, facts)
 
     def log(self, split: str, epoch: int, scalars: Mapping[str, Tensor | float]) -> None:
-        """Append a line to the log."""
         numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in scalars.items()}
         row = {"step": self.step, "epoch": epoch, "split": split} | numbers
         self.lines.append(json.dumps(row) + "\n")
@@ -214,9 +235,8 @@ class _State:
     def finish(self) -> None:
         """Save the last weights and write trained.json, which marks the end of training."""
         folder, epochs = self.job.folder, self.step // self.batches.order.steps
-        write_text(
-            folder / "metrics.jsonl", "".join(self.lines)
-        )  # appended lines may be lost in a power failure; this write is synced
+        # appended lines may be lost in a power failure; this write is synced
+        write_text(folder / "metrics.jsonl", "".join(self.lines))
         snapshot.write(folder / "last.safetensors", self.average.current.state_dict(), {"epoch": epochs})
         if learned := self.method.state_dict():  # parameters of the method itself
             snapshot.write(folder / "method.safetensors", learned, {"epoch": epochs})

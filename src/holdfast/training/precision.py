@@ -10,7 +10,7 @@ from holdfast.contracts import Method, Terms
 from holdfast.crafting.arithmetic import arithmetic, chosen
 from holdfast.models.mixed import Mixed
 from holdfast.recipes.train import TrainConfig
-from holdfast.training.generators import generators, set_generators
+from holdfast.training.checkpoint import generators, set_generators
 
 
 def check_precision(config: TrainConfig, device: torch.device) -> None:

@@ -1,7 +1,5 @@
 """Finding the files of a data set, verifying checksums and listing folders safely."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,8 +19,7 @@ def find(name: str, files: Iterable[str], folder: str | Path | None, *, get: str
 
     ``get`` is the part of the error message that explains how to download missing files.
     """
-    files, top = list(files), root(folder)
-    places = [top / name, top] if top else []
+    files, places = list(files), searched([name], folder)
     for place in places:
         found = {file: path for file in files if (path := _gzipped_or_plain(place, file))}
         if len(found) == len(files):
@@ -34,10 +31,15 @@ def _gzipped_or_plain(place: Path, file: str) -> Path | None:
     return next((path for path in (place / f"{file}.gz", place / file) if path.is_file()), None)
 
 
+def searched(names: Sequence[str], folder: str | Path | None) -> list[Path]:
+    """Return the folders in which files are searched: each <root>/<name>, then <root>; none without a root."""
+    top = root(folder)
+    return [*(top / name for name in names), top] if top else []
+
+
 def find_folder(names: Sequence[str], entries: Iterable[str], folder: str | Path | None) -> Path | None:
     """Return the first of <root>/<name> and <root> that has all these entries, or None."""
-    entries, top = list(entries), root(folder)
-    places = [*(top / name for name in names), top] if top else []
+    entries, places = list(entries), searched(names, folder)
     return next((place for place in places if all((place / entry).exists() for entry in entries)), None)
 
 

@@ -1,7 +1,5 @@
 """The idx format of MNIST and similar sets: a magic number, the dimensions as big-endian uint32, then the bytes."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib
@@ -71,10 +69,10 @@ def _read_up_to(stream: BufferedIOBase, most: int) -> bytearray:
 def load_four(
     name: str,
     folder: Path | None,
-    *,
     classes: tuple[str, ...],
     published: Mapping[str, str],
     get: str,
+    *,
     valid: float | int,
     seed: int,
     verify: bool,

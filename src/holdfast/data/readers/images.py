@@ -1,7 +1,5 @@
 """Decoding of image files; the header of each is checked before its pixels are decompressed."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

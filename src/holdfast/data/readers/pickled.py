@@ -5,8 +5,6 @@ array constructors, refuses every other name, and creates arrays itself from the
 sized by a number in the file, so memory is proportional to the size of the file.
 """
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 from pickletools import genops

@@ -1,6 +1,6 @@
 """The LIBSVM text format, one 'label index:value ...' per line, and the scaling of features to [0, 1]."""
 
-from __future__ import annotations
+from __future__ import annotations  # array[float] is a type, but not at run time before Python 3.12
 
 import re
 from array import array
@@ -22,14 +22,6 @@ _LARGEST = 1 << 31  # bytes per file
 _LINE_BYTES, _LINES = 1 << 24, 1 << 24  # a line takes ten times its size while it is parsed
 
 
-def _floats() -> array[float]:
-    return array("d")
-
-
-def _whole() -> array[int]:
-    return array("q")
-
-
 @dataclass(frozen=True, eq=False)
 class Text:
     """The content of a file as flat arrays, which take a tenth of the memory of one object per line.
@@ -39,15 +31,14 @@ class Text:
     """
 
     path: Path
-    labels: array[float] = field(default_factory=_floats)
-    index: array[int] = field(default_factory=_whole)
-    values: array[float] = field(default_factory=_floats)
-    ends: array[int] = field(default_factory=_whole)
-    lines: array[int] = field(default_factory=_whole)
+    labels: array[float] = field(default_factory=lambda: array("d"))
+    index: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    lines: array[int] = field(default_factory=lambda: array("q"))
 
     @property
     def y(self) -> Array:
-        """The labels as an array."""
         return np.array(self.labels)
 
     @property

@@ -1,13 +1,11 @@
 """Loading of the named tabular data sets: LIBSVM text, each feature scaled to [0, 1] on the training samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from holdfast.data.readers.files import find_folder, missing, root
+from holdfast.data.readers.files import find_folder, missing, searched
 from holdfast.data.readers.svm_text import Array, Labels, read, scaled
 from holdfast.data.split import DataSet, Split, checked, split_train
 
@@ -24,8 +22,7 @@ def load_tabular(name: str, folder: Path | None, *, valid: float | int, seed: in
     files = [name, f"{name}.t"] if test else [name]
     place = find_folder(["libsvm"], files, folder)
     if place is None:
-        top = root(folder)
-        places = [top / "libsvm", top] if top else []
+        places = searched(["libsvm"], folder)
         raise FileNotFoundError(missing(name, f"the files {' and '.join(files)}, as text", places, _GET))
     texts = [read(place / file) for file in files]
     width = max(text.width for text in texts)

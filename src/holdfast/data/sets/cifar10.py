@@ -1,7 +1,5 @@
 """CIFAR-10: 50000 and 10000 color photographs of 32x32 pixels in 10 classes (Krizhevsky 2009)."""
 
-from __future__ import annotations
-
 from hashlib import md5, sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.data.readers import pickled
-from holdfast.data.readers.files import content, find_folder, missing, refuse_unpublished, root
+from holdfast.data.readers.files import content, find_folder, missing, refuse_unpublished, searched
 from holdfast.data.split import DataSet, data_set
 
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -55,10 +53,8 @@ def _paths(folder: Path | None) -> list[Path]:
         place = find_folder(_FOLDERS, files, folder)
         if place:
             return [place / file for file in files]
-    top = root(folder)
-    places = [*(top / one for one in _FOLDERS), top] if top else []
     needed = f"the files {', '.join(_BINARY)}, or the python batches of the same names without .bin, together"
-    raise FileNotFoundError(missing("cifar10", needed, places, _GET))
+    raise FileNotFoundError(missing("cifar10", needed, searched(_FOLDERS, folder), _GET))
 
 
 def _batch(path: Path, verify: bool) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """Digits: the 1797 handwritten digits of 8x8 pixels that come with scikit-learn (Alpaydin and Kaynak 1998)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Fashion-MNIST: 60000 and 10000 articles of clothing of 28x28 pixels (Xiao, Rasul and Vollgraf 2017)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.readers.idx import load_four
@@ -22,13 +20,4 @@ _GET = "torchvision.datasets.FashionMNIST(DIR, download=True) leaves Zalando's f
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
     """Load Fashion-MNIST from its four idx files; ``verify`` checks that they are the published files."""
-    return load_four(
-        "fashion-mnist",
-        folder,
-        classes=_CLASSES,
-        published=_PUBLISHED,
-        get=_GET,
-        valid=valid,
-        seed=seed,
-        verify=verify,
-    )
+    return load_four("fashion-mnist", folder, _CLASSES, _PUBLISHED, _GET, valid=valid, seed=seed, verify=verify)

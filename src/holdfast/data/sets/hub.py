@@ -1,7 +1,5 @@
 """Image data sets of the Hugging Face hub by name and commit, hub:NAME@REVISION; needs the extra 'hub'."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Your own images: PATH/train and PATH/test (or PATH/val) with one folder of images for each class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Letter: 15000 and 5000 capital letters described by 16 numbers (Frey and Slate 1991)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.sets._tabular import load_tabular

@@ -1,7 +1,5 @@
 """LIBSVM text: PATH for training and PATH.t for test, one 'label index:value ...' per line (Chang and Lin 2011)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MNIST: 60000 and 10000 handwritten digits of 28x28 pixels (LeCun, Cortes and Burges)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.readers.idx import load_four
@@ -19,13 +17,4 @@ _GET = "torchvision.datasets.MNIST(DIR, download=True) leaves LeCun's four files
 
 def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
     """Load MNIST from its four idx files; ``verify`` checks that they are the published files."""
-    return load_four(
-        "mnist",
-        folder,
-        classes=tuple("0123456789"),
-        published=_PUBLISHED,
-        get=_GET,
-        valid=valid,
-        seed=seed,
-        verify=verify,
-    )
+    return load_four("mnist", folder, tuple("0123456789"), _PUBLISHED, _GET, valid=valid, seed=seed, verify=verify)

@@ -1,7 +1,5 @@
 """Your own arrays: x_train, y_train, x_test, y_test and optionally x_valid, y_valid in one .npz file."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Sequence
 from math import prod
@@ -75,15 +73,12 @@ def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, _Array]:
         if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("it holds a single array without a name")
         with zipfile.ZipFile(stream) as archive:
-            here = {name: member for member in archive.infolist() if (name := _name(member)) in wanted}
+            files = {f"{name}.npy": name for name in wanted}
+            here = {files[one.filename]: one for one in archive.infolist() if one.filename in files}
             promised = sum(member.file_size for member in here.values())
             if promised > _BYTES:
                 raise ValueError(f"it unpacks to {promised} bytes but at most {_BYTES} are held in memory")
             return {name: _array(archive, here[name]) for name in wanted if name in here}
-
-
-def _name(member: zipfile.ZipInfo) -> str:
-    return member.filename.removesuffix(".npy") if member.filename.endswith(".npy") else ""
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Array:

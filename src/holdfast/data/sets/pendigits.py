@@ -1,7 +1,5 @@
 """Pendigits: 7494 and 3498 digits written with a pen, 8 points each (Alimoglu and Alpaydin 1996)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.sets._tabular import load_tabular

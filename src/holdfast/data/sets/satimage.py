@@ -1,7 +1,5 @@
 """Satimage: 4435 and 2000 neighborhoods of 3x3 pixels from a satellite, 6 kinds of soil (Statlog)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.sets._tabular import load_tabular

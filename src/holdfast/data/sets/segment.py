@@ -1,7 +1,5 @@
 """Segment: 2310 patches of outdoor images described by 19 numbers, 7 kinds (Statlog)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.sets._tabular import load_tabular

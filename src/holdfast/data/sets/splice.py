@@ -1,7 +1,5 @@
 """Splice: 1000 and 2175 stretches of 60 bases of DNA, with a splice junction or without (Statlog)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.sets._tabular import load_tabular

@@ -1,7 +1,5 @@
 """Tiny-ImageNet: 200 classes of ImageNet at 64x64 pixels, 500 training and 50 test images each (Le and Yang 2015)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast.data.readers.files import content, find_folder, listed, missing, plain_files, root
+from holdfast.data.readers.files import content, find_folder, listed, missing, plain_files, searched
 from holdfast.data.readers.images import decode, of_files
 from holdfast.data.split import DataSet, data_set
 
@@ -35,9 +33,8 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     """
     top = find_folder(_FOLDERS, _ENTRIES, folder)
     if top is None:
-        given = root(folder)
-        places = [*(given / one for one in _FOLDERS), given] if given else []
-        raise FileNotFoundError(missing("tiny-imagenet", f"{', '.join(_ENTRIES)} together", places, _GET))
+        needed = f"{', '.join(_ENTRIES)} together"
+        raise FileNotFoundError(missing("tiny-imagenet", needed, searched(_FOLDERS, folder), _GET))
     labels = {wnid: label for label, wnid in enumerate(_present(top))}
     train, test = _train(top, labels), _test(top, labels)
     if verify:

@@ -1,7 +1,5 @@
 """USPS: 7291 and 2007 handwritten digits of 16x16 pixels (Hull 1994)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from holdfast.data.sets._tabular import load_tabular

@@ -1,13 +1,13 @@
-"""Building blocks of residual encoders: pre-activation units (He et al. 2016, Identity Mappings) and their layers."""
+"""Parts of residual encoders: pre-activation units (He et al. 2016, Identity Mappings), their layers, TLA's stages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, make_activation
 
 
 class SameConv2d(nn.Conv2d):
@@ -39,11 +39,9 @@ class Parts:
     tensorflow: bool = False
 
     def norm(self, width: int) -> nn.Module:
-        """Create a batch norm over channels."""
         return nn.BatchNorm2d(width, eps=1e-3 if self.tensorflow else 1e-5)
 
     def act(self) -> nn.Module:
-        """Create an activation."""
         return make_activation(self.activation)
 
     def conv(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -84,7 +82,6 @@ class Unit(nn.Module):
         self.shortcut = nn.Identity() if shortcut is None else shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the unit."""
         opened = self.opening(x)
         total: Tensor = self.body(opened) + self.shortcut(opened if self.shared else x)
         return total
@@ -100,3 +97,46 @@ def he_normal(module: nn.Module) -> None:
 def stage_widths(width: int, parts: Sequence[int]) -> list[int]:
     """Return the width divided by each part, at least 1: the channels of each stage."""
     return [max(1, width // part) for part in parts]
+
+
+MakeUnit = Callable[[Parts, int, int, int, nn.Module | None], Unit]
+"""(parts, inputs, outputs, stride, shortcut) -> unit."""
+
+
+class TLAResNet(nn.Module):
+    """A 7x7 stem, stages of pre-activation units (the first of each with a 1x1 shortcut), global average pooling.
+
+    This is what the two Tiny-ImageNet networks of the TLA code share.
+    ``sizes`` are the channels of the stem and of each stage, ``units`` the number of units of each stage. The extra
+    blocks follow the last stage in train mode and are skipped in eval mode.
+    """
+
+    def __init__(
+        self,
+        activation: Activation,
+        channels: int,
+        sizes: Sequence[int],
+        units: Sequence[int],
+        unit: MakeUnit,
+        stem_stride: int,
+        extra_blocks: int,
+    ) -> None:
+        super().__init__()
+        parts = Parts(activation, tensorflow=True)
+        stem = parts.conv(channels, sizes[0], 7, stem_stride)
+        self.stem = nn.Sequential(stem, parts.norm(sizes[0]), parts.act())
+        self.stages = nn.Sequential()
+        for number, ((inputs, outputs), many) in enumerate(zip(pairwise(sizes), units, strict=True)):
+            stride = 1 if number == 0 else 2
+            first = unit(parts, inputs, outputs, stride, parts.conv(inputs, outputs, 1, stride))
+            rest = (unit(parts, outputs, outputs, 1, None) for _ in range(many - 1))
+            self.stages.append(nn.Sequential(first, *rest))
+        self.extra = nn.Sequential(*(unit(parts, sizes[-1], sizes[-1], 1, None) for _ in range(extra_blocks)))
+        self.closing = parts.closing(sizes[-1])
+        he_normal(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (b, width) features."""
+        x = self.stages(self.stem(x))
+        features: Tensor = self.closing(self.extra(x) if self.training else x)
+        return features

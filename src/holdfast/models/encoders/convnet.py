@@ -1,24 +1,22 @@
 """The small convolutional network of the TLA rebuttal."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 from holdfast.models.encoders._residual import he_normal
 
 
-class ConvNet(nn.Module):
+class ConvNet(Encoder):
     """Three 5x5 convolutions, each followed by pooling, and one that covers the remaining map (rebuttal of TLA, 2019).
 
     On 32x32 images the last convolution is 4x4, and its 128 outputs are the features. Convolutions have no bias.
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 128, activation: Activation = "relu") -> None:
-        super().__init__()
         channels, height, wide = shape
         if min(height, wide) < 8:
             raise ValueError(f"shape is {shape} but convnet halves an image three times; use sides of 8 or more pixels")
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             *_block(channels, 32, (5, 5), activation, padding=2),
             nn.MaxPool2d(2),
             *_block(32, 32, (5, 5), activation, padding=2),
@@ -28,12 +26,8 @@ class ConvNet(nn.Module):
             *_block(64, width, (height // 8, wide // 8), activation, padding=0),
             nn.Flatten(),
         )
+        super().__init__(width, layers)
         he_normal(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
 
 
 def _block(

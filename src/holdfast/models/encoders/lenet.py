@@ -1,11 +1,11 @@
 """The modified LeNet of the TLA paper."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 
 
-class LeNet(nn.Module):
+class LeNet(Encoder):
     """Four 3x3 convolutions with batch norm, two max-poolings, one hidden layer of 1024 (Mao et al. 2019, Table 5).
 
     Convolutions and linear layers have biases, and padding preserves the size, as in the authors' code. ``channels`` is
@@ -15,10 +15,8 @@ class LeNet(nn.Module):
     def __init__(
         self, shape: tuple[int, ...], *, width: int = 1024, channels: int = 32, activation: Activation = "relu"
     ) -> None:
-        super().__init__()
         inputs, height, wide = shape
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             *_block(inputs, channels, activation),
             *_block(channels, 2 * channels, activation),
             nn.MaxPool2d(2),
@@ -30,11 +28,7 @@ class LeNet(nn.Module):
             nn.BatchNorm1d(width),
             make_activation(activation),
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
+        super().__init__(width, layers)
 
 
 def _block(inputs: int, outputs: int, activation: Activation) -> list[nn.Module]:

@@ -1,11 +1,11 @@
 """Madry's small network for MNIST."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 
 
-class MadryCNN(nn.Module):
+class MadryCNN(Encoder):
     """5x5 convolutions of 32 and 64 channels, each with max-pooling, and one hidden layer of 1024 (Madry et al. 2018).
 
     There is no batch norm. Weights are initialized from a truncated normal distribution with standard deviation 0.1 and
@@ -13,10 +13,8 @@ class MadryCNN(nn.Module):
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
-        super().__init__()
         channels, height, wide = shape
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
             make_activation(activation),
             nn.MaxPool2d(2, ceil_mode=True),
@@ -27,13 +25,9 @@ class MadryCNN(nn.Module):
             nn.Linear(64 * -(-height // 4) * -(-wide // 4), width),
             make_activation(activation),
         )
+        super().__init__(width, layers)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.constant_(parameter, 0.1)
             else:
                 nn.init.trunc_normal_(parameter, std=0.1, a=-0.2, b=0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features

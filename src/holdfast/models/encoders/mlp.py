@@ -3,12 +3,12 @@
 from itertools import pairwise
 from math import prod
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 
 
-class MLP(nn.Module):
+class MLP(Encoder):
     """Hidden layers of 1024 units, each with batch norm and ReLU; the rebuttal of Mao et al. 2019 has three.
 
     The features are the last hidden layer.
@@ -17,15 +17,8 @@ class MLP(nn.Module):
     def __init__(
         self, shape: tuple[int, ...], *, width: int = 1024, depth: int = 3, activation: Activation = "relu"
     ) -> None:
-        super().__init__()
-        self.width = width
         sizes = [prod(shape), *[width] * depth]
-        self.layers = nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
+        super().__init__(width, nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes))))
 
 
 def _block(inputs: int, outputs: int, activation: Activation) -> nn.Sequential:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from holdfast.models.encoders._activation import Activation
+from holdfast.models.encoders._encoder import Activation
 from holdfast.models.encoders._residual import Parts, Unit, stage_widths
 
 

@@ -1,13 +1,12 @@
 """The network that the TLA code calls Res20, for Tiny-ImageNet."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation
-from holdfast.models.encoders._residual import Parts, Unit, stage_widths
-from holdfast.models.encoders._tla_resnet import TLAResNet
+from holdfast.models.encoders._encoder import Activation, Encoder
+from holdfast.models.encoders._residual import Parts, TLAResNet, Unit, stage_widths
 
 
-class ResNet20(nn.Module):
+class ResNet20(Encoder):
     """Four pre-activation units of two 3x3 convolutions after a 7x7 stem, 512 features (Mao et al. 2019, Table 7).
 
     This is the network that the authors' code has under this name for 64x64 images, with 10 layers and not 20.
@@ -23,22 +22,8 @@ class ResNet20(nn.Module):
         extra_blocks: int = 0,
         activation: Activation = "relu",
     ) -> None:
-        super().__init__()
-        self.width = width
-        self.layers = TLAResNet(
-            Parts(activation, tensorflow=True),
-            shape[0],
-            sizes=stage_widths(width, (8, 8, 4, 2, 1)),
-            units=(1, 1, 1, 1),
-            unit=_basic,
-            stem_stride=stem_stride,
-            extra_blocks=extra_blocks,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
+        sizes = stage_widths(width, (8, 8, 4, 2, 1))
+        super().__init__(width, TLAResNet(activation, shape[0], sizes, (1, 1, 1, 1), _basic, stem_stride, extra_blocks))
 
 
 def _basic(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:

@@ -1,13 +1,12 @@
 """The network that the TLA code calls Res50, for Tiny-ImageNet."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation
-from holdfast.models.encoders._residual import Parts, Unit, stage_widths
-from holdfast.models.encoders._tla_resnet import TLAResNet
+from holdfast.models.encoders._encoder import Activation, Encoder
+from holdfast.models.encoders._residual import Parts, TLAResNet, Unit, stage_widths
 
 
-class ResNet50(nn.Module):
+class ResNet50(Encoder):
     """2 + 3 + 5 + 2 pre-activation bottlenecks after a 7x7 stem without max-pooling, 2048 features (Mao et al. 2019).
 
     This is the network that the authors' code has under this name for 64x64 images, with 12 blocks and not the 16 of
@@ -26,22 +25,10 @@ class ResNet50(nn.Module):
         extra_blocks: int = 0,
         activation: Activation = "relu",
     ) -> None:
-        super().__init__()
-        self.width = width
-        self.layers = TLAResNet(
-            Parts(activation, tensorflow=True),
-            shape[0],
-            sizes=stage_widths(width, (32, 8, 4, 2, 1)),
-            units=(2, 3, 5, 2),
-            unit=_bottleneck,
-            stem_stride=stem_stride,
-            extra_blocks=extra_blocks,
+        sizes = stage_widths(width, (32, 8, 4, 2, 1))
+        super().__init__(
+            width, TLAResNet(activation, shape[0], sizes, (2, 3, 5, 2), _bottleneck, stem_stride, extra_blocks)
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
 
 
 def _bottleneck(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:

@@ -1,20 +1,18 @@
 """A small convolutional network for 8x8 digits, which trains in seconds."""
 
-from torch import Tensor, nn
+from torch import nn
 
-from holdfast.models.encoders._activation import Activation, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
 
 
-class Tiny(nn.Module):
+class Tiny(Encoder):
     """Two 3x3 convolutions with batch norm, the second with stride 2, and one hidden layer."""
 
     def __init__(
         self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64, activation: Activation = "relu"
     ) -> None:
-        super().__init__()
         inputs, height, wide = shape
-        self.width = width
-        self.layers = nn.Sequential(
+        layers = nn.Sequential(
             nn.Conv2d(inputs, channels, 3, padding=1),
             nn.BatchNorm2d(channels),
             make_activation(activation),
@@ -26,8 +24,4 @@ class Tiny(nn.Module):
             nn.BatchNorm1d(width),
             make_activation(activation),
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (b, width) features."""
-        features: Tensor = self.layers(x)
-        return features
+        super().__init__(width, layers)

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.models.encoders._activation import Activation
+from holdfast.models.encoders._encoder import Activation
 from holdfast.models.encoders._residual import Parts, Unit, he_normal, stage_widths
 
 
@@ -65,7 +65,6 @@ class _PooledShortcut(nn.Module):
         self.channels = (before, outputs - inputs - before)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the shortcut."""
         x = functional.avg_pool2d(x, self.stride, ceil_mode=True)
         return functional.pad(x, (0, 0, 0, 0, *self.channels))
 

@@ -63,19 +63,12 @@ class Hypersphere(nn.Linear):
                 f"the layer is a {type(layer).__name__} but hypersphere embedding takes the place of a linear one; "
                 "give the linear layer that makes the logits"
             )
-        head = cls(
-            layer.in_features,
-            layer.out_features,
-            scale=scale,
-            margin=margin,
-            feature_norm=feature_norm,
-            weight_norm=weight_norm,
-        )
+        sizes = layer.in_features, layer.out_features
+        head = cls(*sizes, scale=scale, margin=margin, feature_norm=feature_norm, weight_norm=weight_norm)
         head.weight = layer.weight
         return head
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (b, classes) logits."""
         if self.training and self.weight_norm == "projected":
             # .data: autograd may still need the weights of an earlier pass of the step; they differ by rounding only
             self.weight.data.copy_(unit(self.weight.data))

@@ -5,8 +5,6 @@ of its training, each as ``{"code": digest, "versions": {...}, "commit": ...}``.
 of ``versions`` and a ``commit``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +28,7 @@ class Maker:
     versions: tuple[tuple[str, str], ...]
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> Maker:
+    def read(given: Mapping[str, Any]) -> "Maker":
         """A maker as facts state it."""
         versions = tuple((name, str(version)) for name, version in given.get("versions", {}).items())
         return Maker(str(given.get("code") or ""), str(given.get("commit") or ""), versions)
@@ -40,13 +38,7 @@ class Maker:
         """The digest of the code, else the commit."""
         return (self.code or self.commit)[:12] or UNKNOWN
 
-    @property
-    def software(self) -> tuple[object, ...]:
-        """What two makers must share to have run the same software, on whatever machine."""
-        return self.name, *(item for item in self.versions if item[0] not in _MACHINE)
-
     def versions_text(self, without: Sequence[str] = ()) -> str:
-        """The versions as an enumeration."""
         return ", ".join(f"{name} {version}" for name, version in self.versions if name not in without) or UNKNOWN
 
 
@@ -98,7 +90,7 @@ def _makers(study: Study) -> Table:
 
 def _warnings(study: Study) -> list[str]:
     found = []
-    different = {maker.software for maker in all_makers(study)}
+    different = {(maker.name, maker.versions_text(without=_MACHINE)) for maker in all_makers(study)}
     if len(different) > 1:
         found.append(
             f"These results were made by {len(different)} different versions of the code or its libraries; "

@@ -1,16 +1,15 @@
-"""Robust accuracy of each method against each attack, with the worst case over attacks first."""
+"""Robust accuracy of each method against each attack, with the worst case over attacks first, and the main results."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
 from holdfast.report.figures import colors
 from holdfast.report.format import eps_text, listed, percent, seeds_text
-from holdfast.report.headline import headline
 from holdfast.report.page import Card, Section
 from holdfast.report.study import Study
-from holdfast.report.summary import against, robust_accuracy, worst
+from holdfast.report.summary import Comparison, against, compared, robust_accuracy, worst
 from holdfast.report.table import UNKNOWN, Cell, Column, Measure, Table, listing, share_table
 from holdfast.statistics import Share
 
@@ -51,7 +50,10 @@ def main_table(study: Study) -> Table:
     measures: list[tuple[Column, Measure]] = [(Column("Clean", "no attack"), _clean)]
     if study.norm is not None and study.eps is not None:
         # the worst case stands second: with many attacks a wide table scrolls, and this is the number to read
-        measures.append(_worst_case(study, study.norm, study.eps))
+        norm, eps = study.norm, study.eps
+        note = "upper bound: not attacked at this eps" if study.unmeasured() else f"over all {norm} attacks"
+        column = Column("Worst case", note, highlighted=True)
+        measures.append((column, lambda records: worst(records, norm, eps)))
     measures += [
         (Column(name, "minimal" if a.minimal else ""), _under(name, study.eps or 0.0))
         for name, a in study.stated_attacks().items()
@@ -70,18 +72,15 @@ def other_table(study: Study) -> Table | None:
 
 def settings_table(study: Study) -> Table | None:
     """The threat and the settings of each attack."""
-    rows = [[name, a.norm, eps_text(a.eps), _goal(a), _settings(a)] for name, a in study.attacks().items()]
+    rows = [[name, a.norm, eps_text(a.eps), *_settings(a)] for name, a in study.attacks().items()]
     titles = ("Attack", "Norm", "eps", "Objective", "Settings")
     words = ("Norm", "Objective", "Settings")
     return listing(titles, rows, "Settings of the attacks", words=words, folded=True) if rows else None
 
 
-def _goal(attack: AttackFacts) -> str:
-    return "smallest perturbation" if attack.minimal else "any perturbation within eps"
-
-
-def _settings(attack: AttackFacts) -> str:
-    return ", ".join(f"{key} {value}" for key, value in attack.settings.items()) or UNKNOWN
+def _settings(attack: AttackFacts) -> tuple[str, str]:
+    goal = "smallest perturbation" if attack.minimal else "any perturbation within eps"
+    return goal, ", ".join(f"{key} {value}" for key, value in attack.settings.items()) or UNKNOWN
 
 
 def _clean(records: Records) -> Share:
@@ -90,12 +89,6 @@ def _clean(records: Records) -> Share:
 
 def _under(name: str, eps: float) -> Measure:
     return lambda records: against(records, name, eps) if name in records.attacks else None
-
-
-def _worst_case(study: Study, norm: str, eps: float) -> tuple[Column, Measure]:
-    note = "upper bound: not attacked at this eps" if study.unmeasured() else f"over all {norm} attacks"
-    column = Column("Worst case", note, highlighted=True)
-    return column, lambda records: worst(records, norm, eps)
 
 
 def _cards(study: Study) -> Iterator[Card]:
@@ -152,3 +145,62 @@ def _short(study: Study) -> Iterator[str]:
                 f"{name} takes {steps} steps of {step:.4g}, which cannot cross the ball (2 eps = {needed:.4g}), so it "
                 "may miss adversarial examples; use more or larger steps, or leave out the step size."
             )
+
+
+def headline(study: Study) -> list[str]:
+    """Robust accuracy of each method, the best first, and which differences are significant."""
+    cells = robust_accuracy(study)
+    ranked = {title: cells[title] for title in sorted(cells, key=lambda title: -cells[title].mean)}
+    if not ranked:
+        return []
+    several = [_caution(study)] if len(ranked) > 1 else []
+    return [_ranking(study, ranked), *_verdicts(study, list(ranked)), *several]
+
+
+def _ranking(study: Study, ranked: dict[str, Cell]) -> str:
+    attacks = len(study.stated_attacks())
+    sizes = sorted({len(run.records) for runs in study.attacked().values() for run in runs})
+    samples = " to ".join(str(n) for n in dict.fromkeys((sizes[0], sizes[-1])))
+    bound = "at most " if study.unmeasured() else ""
+    each = ", ".join(f"{title} {_robust(cell, bound)}" for title, cell in ranked.items())
+    where = f"{study.norm} eps {eps_text(study.eps or 0.0)}"
+    scope = f"worst case over {attacks} attack{'s' * (attacks != 1)}, on {samples} samples"
+    return f"Robust accuracy at {where}, {scope}: {each}."
+
+
+def _robust(cell: Cell, bound: str) -> str:
+    if cell.spread is None:
+        return "not measured"
+    seeds = seeds_text(cell.spread.n)
+    if cell.spread.std is not None:
+        seeds = f"mean of {seeds}, standard deviation {percent(cell.spread.std)} points"
+    return f"{bound}{percent(cell.mean)} % (95 % interval {percent(cell.low)} to {percent(cell.high)}; {seeds})"
+
+
+def _verdicts(study: Study, ranked: Sequence[str]) -> list[str]:
+    pairs, refusal = compared(study)
+    if refusal:
+        return [f"No paired test: {refusal}"]
+    best, *others = ranked
+    found: dict[str, list[str]] = {}
+    for other in others:
+        found.setdefault(_verdict(best, other, pairs), []).append(other)
+    return [f"{best} {verdict.format(listed(names))}." for verdict, names in found.items()]
+
+
+def _verdict(best: str, other: str, pairs: Sequence[Comparison]) -> str:
+    leads = {c.lead if c.first == best else -c.lead for c in pairs if {c.first, c.second} == {best, other}}
+    if not leads:
+        return "shares no seed with {}, so no paired test was made"
+    if leads == {1}:
+        return "is significantly more robust than {} on the same samples (exact McNemar test, 5 % level after Holm)"
+    if leads == {0}:
+        return "does not differ significantly from {}"
+    return "differs significantly from {} at some seeds only"
+
+
+def _caution(study: Study) -> str:
+    scope = "The tests are about these trained models on these samples"
+    if any(len(runs) == 1 for runs in study.attacked().values()):
+        return f"{scope}; one seed does not show how much a retrained model would differ."
+    return f"{scope}; the deviation over seeds shows how much a retrained model may differ."

@@ -61,7 +61,6 @@ def _number_text(value: float | None) -> str:
 
 
 def _warnings(study: Study) -> list[str]:
-    """The warnings of each training, with the runs they belong to."""
     found: dict[str, list[str]] = {}
     for run in study.runs:
         for warning in run.records.facts.get("training", {}).get("warnings", []):

@@ -5,51 +5,31 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.recipes import schema
-from holdfast.run.commands.options import (
-    Against,
-    Arithmetic,
-    Attacks,
-    Changes,
-    Crafting,
-    Data,
-    DataDir,
-    Device,
-    Mean,
-    Method,
-    Model,
-    Out,
-    Samples,
-    Size,
-    Std,
-    Weights,
-    check_subject,
-    default_out,
-    open_session,
-)
+from holdfast.run.commands import options
 from holdfast.run.progress import Progress
 
 
 def evaluate(
     recipe: Annotated[str | None, typer.Argument(help="A recipe name or the path of a .toml file.")] = None,
-    method: Method = None,
+    method: options.Method = None,
     seed: Annotated[
         int | None, typer.Option(help="Only this seed of the recipe; with --model, the seed of the attacks.")
     ] = None,
-    out: Out = None,
-    data_dir: DataDir = None,
-    changes: Changes = [],  # noqa: B006
-    device: Device = "auto",
-    model: Model = None,
-    weights: Weights = None,
-    data: Data = None,
-    size: Size = None,
-    mean: Mean = None,
-    std: Std = None,
-    threat: Against = None,
-    attack: Attacks = [],  # noqa: B006
-    samples: Samples = None,
-    arithmetic: Arithmetic = None,
-    crafting: Crafting = None,
+    out: options.Out = None,
+    data_dir: options.DataDir = None,
+    changes: options.Changes = [],  # noqa: B006
+    device: options.Device = "auto",
+    model: options.Model = None,
+    weights: options.Weights = None,
+    data: options.Data = None,
+    size: options.Size = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    threat: options.Against = None,
+    attack: options.Attacks = [],  # noqa: B006
+    samples: options.Samples = None,
+    arithmetic: options.Arithmetic = None,
+    crafting: options.Crafting = None,
 ) -> None:
     """Attack trained models and write records and the report; run again to resume.
 
@@ -60,18 +40,13 @@ def evaluate(
     from holdfast.run import own_recipe, study
     from holdfast.run.report import write_report
 
-    options: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
-    options |= {"threat": threat, "attack": attack, "samples": samples}
-    options |= {"arithmetic": arithmetic, "crafting": crafting}
-    check_subject(recipe, model, {"method": method, "set": changes}, options)
-    if model is not None:
-        loaded = own_recipe.read(model, **options, seed=seed)
-        chosen = study.rows(loaded)
-    else:
-        loaded = schema.load(str(recipe), changes)
-        chosen = study.rows(loaded, ("methods", "models"), method, seed)
-    study.report_on(loaded, default_out(loaded, out), besides=chosen)  # refuse now what the report would refuse
+    given: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
+    given |= {"threat": threat, "attack": attack, "samples": samples, "arithmetic": arithmetic, "crafting": crafting}
+    options.check_subject(recipe, model, {"method": method, "set": changes}, given)
+    loaded = schema.load(str(recipe), changes) if model is None else own_recipe.read(model, **given, seed=seed)
+    chosen = study.rows(loaded, ("methods", "models"), method, seed)
+    study.report_on(loaded, options.default_out(loaded, out), besides=chosen)  # refuse now what the report would refuse
     with Progress() as progress:
-        session = open_session(loaded, out, data_dir, device, progress)
+        session = options.open_session(loaded, out, data_dir, device, progress)
         study.evaluate(session, chosen)
     write_report(loaded, session.out, None)

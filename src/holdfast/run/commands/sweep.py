@@ -4,36 +4,26 @@ from typing import Annotated
 
 import typer
 
-from holdfast.run.commands.options import (
-    Changes,
-    DataDir,
-    Device,
-    Out,
-    Over,
-    Recipe,
-    Sampler,
-    Trials,
-    open_session,
-)
+from holdfast.run.commands import options
 from holdfast.run.progress import Progress
 
 
 def sweep(
-    recipe: Recipe,
-    over: Over = [],  # noqa: B006
+    recipe: options.Recipe,
+    over: options.Over = [],  # noqa: B006
     method: Annotated[
         str | None, typer.Option("--method", help="The method to sweep; needed if the recipe has several.")
     ] = None,
-    trials: Trials = None,
-    sampler: Sampler = None,
+    trials: options.Trials = None,
+    sampler: options.Sampler = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="The seed of the recipe with which every trial is trained; default the first."),
     ] = None,
-    out: Out = None,
-    data_dir: DataDir = None,
-    changes: Changes = [],  # noqa: B006
-    device: Device = "auto",
+    out: options.Out = None,
+    data_dir: options.DataDir = None,
+    changes: options.Changes = [],  # noqa: B006
+    device: options.Device = "auto",
 ) -> None:
     """Train one method with many values of some keys and find the best on validation samples; no test sample is used.
 
@@ -45,13 +35,13 @@ def sweep(
 
     The last line of the output is the command that trains with the best values.
     """
-    from holdfast.report.sweep_page import text_sweep
+    from holdfast.report.sweep import text_sweep
     from holdfast.run import sweep as sweeps
 
     wanted = sweeps.read(recipe, changes, over=over, method=method, seed=seed, sampler=sampler, trials=trials)
     wanted = wanted.called_with(data_dir, device)
     with Progress() as progress:
-        session = open_session(wanted.recipe, out, data_dir, device, progress)
+        session = options.open_session(wanted.recipe, out, data_dir, device, progress)
         result = sweeps.run(wanted, session)
     print(text_sweep(result))
     print(f"report: {session.out / 'sweep' / wanted.method / 'sweep.html'}")
