@@ -63,8 +63,8 @@ class Triage(CascadeAttack):
         left = float("inf") if self.budget is None else self.budget
         chosen = []
         for stage, gradients in self._all(classes):
-            left -= stage.share * gradients
-            if left >= 0:
+            if stage.share * gradients <= left:
+                left -= stage.share * gradients
                 chosen.append(stage)
         return chosen
 

@@ -32,7 +32,7 @@ class Draws:
     worst: float
 
     @staticmethod
-    def of(right: NDArray[np.bool_]) -> Draws:
+    def of(right: NDArray[np.bool_]) -> "Draws":
         """The draws from which samples were classified correctly in which draw, (n, draws)."""
         each = right.mean(0)
         return Draws(right.shape[1], float(each.mean()), float(each.min()))
