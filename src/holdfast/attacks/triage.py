@@ -14,6 +14,8 @@ from holdfast.contracts import Attack, Stage
 from holdfast.geometry import Threat
 from holdfast.losses.classification import logit_difference
 
+NORMS = ("linf", "l2", "l1")
+
 _STEPS = 5  # from the clean input
 _PMA = 24
 _TARGETED = (  # share of the samples still standing, classes, steps
@@ -53,7 +55,7 @@ class Triage(CascadeAttack):
     budget: int | None = None
 
     def __post_init__(self) -> None:
-        norm_of("triage", self.threat, ("linf", "l2", "l1"))
+        norm_of("triage", self.threat, NORMS)
         if self.budget is not None and self.budget < _STEPS:
             raise ValueError(f"budget is {self.budget} but the first stage alone takes {_STEPS} gradients")
         self.stages(10)  # refuses settings that the attacks refuse

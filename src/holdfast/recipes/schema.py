@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any, Literal, cast
 
-from holdfast.contracts import Attack, Certifier, Method
+from holdfast.contracts import Attack, Cascade, Certifier, Method
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
@@ -238,6 +238,10 @@ def _check_references(recipe: Recipe) -> None:
     for key, name in (("curve", evaluate.curve), ("strip", evaluate.strip)):
         if name is not None and name not in recipe.attacks:
             raise ValueError(unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
+    if evaluate.strip is not None and isinstance(recipe.attacks[evaluate.strip], Cascade):
+        raise ValueError(
+            f"evaluate.strip is {evaluate.strip!r}, a cascade, whose images are not stored; name another attack"
+        )
     if evaluate.curve is not None:
         _check_curve(evaluate.curve, evaluate.eps, recipe.attacks)
     for name, entry in recipe.methods.items():
