@@ -96,6 +96,7 @@ eps = 1
 [attacks."v2.1"]
 name = "cw-linf"
 kappa = inf
+threat = "linf:1/2"
 [attacks."v2.2"]
 name = "pgd"
 loss = { name = "cross_entropy", smoothing = "1/8" }
