@@ -1,7 +1,7 @@
 """Cascades: which samples a stage is run on, what is stored, and that the division into shards changes nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +179,29 @@ def test_called_from_python_it_gives_what_the_evaluator_gives(tmp_path: Path, mo
     assert ATTACK.threat.contains(x_adv, x).all()
     assert (model(x_adv).argmax(1) != y).tolist() == records.columns["fooled:linf:three"].tolist()
     assert len(ATTACK(model, x[:0], y[:0], rng=Rng(0))) == 0
+
+
+def confirmed(folder: Path, model: nn.Module, samples: Split, draw: int, shard: int = N) -> Records:
+    subject: Subject = network(model, name="net", seed=0, digest="weights", folder=folder, facts={"seed": 0})
+    weak = replace(ATTACK, threat=Threat(LInf(), 0.02))
+    first = measurements_of("weak", weak, {"name": "three"}, 4)
+    second = measurements_of("sure", ATTACK, {"name": "three"}, 4, carry="weak", draw=draw)
+    settings = Settings(seed=0, shard=shard, device=CPU, arithmetic="float32")
+    return evaluate(subject, samples, [Clean(), *first, *second], settings, lambda *_: None)
+
+
+@pytest.mark.parametrize("shard", [N, 7])
+def test_a_cascade_on_samples_drawn_at_random(tmp_path: Path, model: nn.Module, samples: Split, shard: int) -> None:
+    records = confirmed(tmp_path, model, samples, 15, shard)
+    weak, sure = (records.columns[f"fooled:linf:{name}"] for name in ("weak", "sure"))
+    facts = records.attacks["sure"]
+    assert facts.drawn_from == "weak"
+    assert facts.stages[0]["attacked"] == 15 < (~weak).sum()
+    assert (sure | ~weak).all()  # what the first found counts for the second
+    assert 0 < (sure & ~weak).sum() == sum(stage["fooled"] for stage in facts.stages) <= 15
+    assert same(records, confirmed(tmp_path / "other", model, samples, 15, 13))
+
+
+def test_drawing_more_samples_than_stand_draws_all(tmp_path: Path, model: nn.Module, samples: Split) -> None:
+    records = confirmed(tmp_path, model, samples, 10 * N)
+    assert records.attacks["sure"].stages[0]["attacked"] == (~records.columns["fooled:linf:weak"]).sum()

@@ -95,14 +95,15 @@ class Clean(_OfItsShard):
     after = ()
     code = ("losses", "models", "crafting", "data", "evaluation", "certify")
     settings = None
-    arrays = frozenset({"label", "forwards", "backwards"})
+    arrays = frozenset({"index", "label", "forwards", "backwards"})
     shard = None
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """The predicted labels, and of a randomized network which draws are right."""
         batch, rng = shard.batch(subject.dtype), shard.rng.fork("clean")
         label = subject.predict(batch.x, rng)
-        part = {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
+        part = {"index": shard.samples.index.numpy(), "label": label.cpu().numpy()}
+        part |= {"forwards": np.array(len(label)), "backwards": np.array(0)}
         if subject.model is not None and randomized(subject.model, batch.x, rng.fork("compared")):
             part[RIGHT] = (drawn(subject.model, batch.x, rng.fork(shard.number)) == batch.y[:, None]).cpu().numpy()
             part["forwards"] = part["forwards"] * (1 + DRAWS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any, Literal, cast
 
+from holdfast.attacks.triage import Triage
 from holdfast.contracts import Attack, Cascade, Certifier, Method
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
@@ -71,8 +72,11 @@ class EvaluateConfig:
     curve: str | None = None  # the attack that measures the curve
     eps: tuple[float, ...] = ()
     strip: str | None = None  # the attack whose images are shown on the page
+    confirm: int | Literal["all"] | None = None  # survivors of triage on which AutoAttack is run too, drawn at random
 
     def __post_init__(self) -> None:
+        if self.confirm is not None and self.confirm != "all" and self.confirm < 1:
+            raise ValueError(f'confirm is {self.confirm} but must be a number of samples, at least 1, or "all"')
         if self.shard < 1 or (self.samples is not None and self.samples < 1):
             raise ValueError(f"shard is {self.shard} and samples {self.samples} but both must be at least 1")
         if not all(0 <= eps < inf for eps in self.eps):
@@ -112,6 +116,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.crafting == "module" and self.arithmetic == "bfloat16":
             raise ValueError('crafting = "module" calls the model itself, in float32; leave arithmetic out')
+        if self.evaluate.confirm is not None and not any(isinstance(one, Triage) for one in self.attacks.values()):
+            raise ValueError(
+                "confirm runs AutoAttack on samples that triage leaves standing, but triage is not among the attacks; "
+                "add it or leave confirm out"
+            )
 
     @property
     def default_out(self) -> Path:

@@ -43,8 +43,9 @@ class AttackFacts:
     """One attack as it was run: its threat, its cost, how many points it returned outside the threat, its settings.
 
     ``minimal`` marks a minimal-norm attack, which measures accuracy at every eps up to its own. ``stages`` of a cascade
-    hold the name, the samples attacked and fooled, and the cost of each. ``draws`` is None for a
-    model without randomness.
+    hold the name, the samples attacked and fooled, and the cost of each. A cascade that was run only on samples drawn
+    at random among those that another attack left standing names that attack as ``drawn_from``. ``draws`` is None for
+    a model without randomness.
     """
 
     norm: str
@@ -56,6 +57,7 @@ class AttackFacts:
     outside: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     stages: Sequence[Mapping[str, Any]] = ()
+    drawn_from: str | None = None
     draws: Draws | None = None
 
     def __post_init__(self) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from holdfast.attacks.autoattack import AutoAttack
+from holdfast.attacks.triage import Triage
 from holdfast.contracts import Attack
 from holdfast.evaluation.cascade import measurements_of, outputs_of
 from holdfast.evaluation.measurements import Attacked, Certified, Clean, Measurement
@@ -27,6 +29,9 @@ def network_evaluation(session: Session, subject: Subject, attacks: Attacks) -> 
     classes = outputs_of(model, samples.batch(torch.arange(1), session.device).x)
     attacked = attack_measurements(attacks, config.curve, config.eps, config.strip, classes=classes)
     measurements: list[Measurement] = [Clean(), *attacked]
+    if config.confirm is not None:
+        draw = len(samples) if config.confirm == "all" else config.confirm
+        measurements += confirmations(attacks, classes, draw)
     measurements += certificate_measurements(session.recipe, model)
     return Evaluation(subject, samples, measurements, config.shard)
 
@@ -41,6 +46,18 @@ def certificate_measurements(recipe: Recipe, model: nn.Module) -> list[Certified
             raise ValueError(f"certificates.{name}: {error}") from error
         shard = None if recipe.certify is None else recipe.certify.shard
         found.append(Certified(name=name, certifier=bound, recipe=json_table(certifier_table(certifier)), shard=shard))
+    return found
+
+
+def confirmations(attacks: Attacks, classes: int, draw: int) -> list[Attacked]:
+    """AutoAttack on ``draw`` samples that triage leaves standing, drawn at random: a bound on what triage missed."""
+    found = []
+    for name, (attack, _) in attacks.items():
+        if isinstance(attack, Triage):
+            suite = AutoAttack(threat=attack.threat)
+            found += measurements_of(
+                f"autoattack after {name}", suite, json_table(suite), classes, carry=name, draw=draw
+            )
     return found
 
 

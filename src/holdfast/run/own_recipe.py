@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from holdfast.attacks.triage import NORMS as TRIAGE_NORMS
 from holdfast.contracts import Attack, Cascade
@@ -40,6 +40,7 @@ def read(
     seed: int | None = None,
     arithmetic: Arithmetic | None = None,
     crafting: Mode | None = None,
+    confirm: str | None = None,
 ) -> Recipe:
     """The recipe that the options of the command line describe."""
     for option, value, example in (("--data", data, "imagefolder:PATH"), ("--threat", threat, "linf:8/255")):
@@ -63,10 +64,16 @@ def read(
         threat=allowed,
         models={model: _model(model, weights, mean, std)},
         attacks=attacks,
-        evaluate=EvaluateConfig(samples=samples, seed=seed or 0, strip=pictured[-1] if pictured else None),
+        evaluate=EvaluateConfig(
+            samples=samples, seed=seed or 0, strip=pictured[-1] if pictured else None, confirm=_confirm(confirm)
+        ),
         arithmetic=arithmetic or "auto",
         crafting=crafting or "auto",
     )
+
+
+def _confirm(text: str | None) -> int | Literal["all"] | None:
+    return cast(int | Literal["all"] | None, scalar(int | Literal["all"] | None, text, "--confirm"))
 
 
 def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelConfig:

@@ -40,3 +40,22 @@ def test_a_success_of_square_is_reported(make_run, make_study) -> None:
 @pytest.mark.parametrize("method", ["AT", "plain"])
 def test_studies_without_cascades_have_no_such_section(make_run, make_study, method: str) -> None:
     assert section(make_study([make_run(method, 0)])) is None
+
+
+@pytest.mark.parametrize(
+    ("drawn", "broken", "words"),
+    [
+        (2, 0, "fooled 0 of 2 samples that FGSM left standing, drawn at random among {n}; on all of them it would"),
+        (None, 1, "fooled 1 of {n} samples that FGSM left standing, which are all of them."),
+    ],
+)
+def test_what_autoattack_finds_among_survivors_bounds_what_was_missed(
+    make_run, make_study, drawn: int | None, broken: int, words: str
+) -> None:
+    run = with_stages(make_run("AT", 0), 0)
+    standing = int((run.records.correct & ~run.records.fooled_within("FGSM", 1.0)).sum())
+    attacks = {**run.records.facts["attacks"]}
+    stages = [STAGES[0] | {"attacked": drawn or standing, "fooled": broken}]
+    attacks["PGD-40"] = {**attacks["PGD-40"], "stages": stages, "drawn_from": "FGSM"}
+    run = replace(run, records=Records(run.records.columns, {**run.records.facts, "attacks": attacks}))
+    assert words.format(n=standing) in " ".join(section(make_study([run])).sentences)

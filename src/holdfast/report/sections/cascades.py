@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.report.format import percent
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
 from holdfast.report.table import listing
+from holdfast.statistics import clopper_pearson
 
 ORDER = 45
 
@@ -26,7 +28,8 @@ def section(study: Study) -> Section | None:
         return None
     table = listing(_TITLES, rows, "The stages", words=["Attack", "Stage"], folded=True)
     warnings = [warning for run in study.runs for warning in _masked(run)]
-    return Section(id="cascades", title="Cascades", sentences=_NOTE, tables=[table], warnings=warnings)
+    sentences = [*_NOTE, *(sentence for run in study.runs for sentence in _confirmed(run))]
+    return Section(id="cascades", title="Cascades", sentences=sentences, tables=[table], warnings=warnings)
 
 
 def _rows(title: str, runs: Sequence[Run]) -> Iterator[list[str]]:
@@ -44,6 +47,24 @@ def _cascades(runs: Sequence[Run]) -> dict[str, list[Stages]]:
             if attack.stages:
                 found.setdefault(name, []).append(attack.stages)
     return found
+
+
+def _confirmed(run: Run) -> Iterator[str]:
+    """What AutoAttack found among samples that another cascade left standing, and a bound for all of them."""
+    for attack in run.records.attacks.values():
+        if attack.drawn_from is None or not attack.stages:
+            continue
+        drawn, broken = int(attack.stages[0]["attacked"]), sum(stage["fooled"] for stage in attack.stages)
+        standing = int((run.records.correct & ~run.records.fooled_within(attack.drawn_from, attack.eps)).sum())
+        found = f"{run.label}: AutoAttack fooled {broken} of {drawn} samples that {attack.drawn_from} left standing"
+        if drawn == standing:
+            yield f"{found}, which are all of them."
+        elif drawn:
+            points = percent(clopper_pearson(broken, drawn) * standing / len(run.records))
+            yield (
+                f"{found}, drawn at random among {standing}; on all of them it would leave at most {points} points "
+                "less (95 % confidence, Clopper-Pearson)."
+            )
 
 
 def _masked(run: Run) -> Iterator[str]:

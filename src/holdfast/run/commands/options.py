@@ -90,6 +90,13 @@ Attacks = Annotated[
         rich_help_panel=_OWN,
     ),
 ]
+Confirm = Annotated[
+    str | None,
+    typer.Option(
+        help="Run AutoAttack too on this many samples that triage leaves standing, drawn at random, or on all; the "
+        "report says how much lower AutoAttack would be at most."
+    ),
+]
 Samples = Annotated[
     int | None, typer.Option(help="Number of test samples, evenly spaced; default all.", rich_help_panel=_OWN)
 ]
