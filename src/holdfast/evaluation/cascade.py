@@ -93,8 +93,11 @@ class Staged(Attacked):
         return [*super().settings, stage.name, self.number, stage.share, stage.least, stage.while_found, self.draw]
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
-        """The positions of the samples in this shard that are selected among those of all shards."""
-        return None if self._runs_on_all else self._selected(shard, before)[shard.number].nonzero()[0].tolist()
+        """Which samples of this shard are selected among those of all shards, and which ones carry over as fooled."""
+        if self.carry is None or self._runs_on_all:
+            return None
+        masks = self._selected(shard, before)[shard.number], before[self.carry][shard.number]["fooled"]
+        return [mask.nonzero()[0].tolist() for mask in masks]
 
     @property
     def _runs_on_all(self) -> bool:

@@ -52,12 +52,11 @@ def certificate_measurements(recipe: Recipe, model: nn.Module) -> list[Certified
 def confirmations(attacks: Attacks, classes: int, draw: int) -> list[Attacked]:
     """AutoAttack on ``draw`` samples that triage leaves standing, drawn at random: a bound on what triage missed."""
     found = []
-    for name, (attack, _) in attacks.items():
+    for name, (attack, settings) in attacks.items():
         if isinstance(attack, Triage):
             suite = AutoAttack(threat=attack.threat)
-            found += measurements_of(
-                f"autoattack after {name}", suite, json_table(suite), classes, carry=name, draw=draw
-            )
+            recipe = {**json_table(suite), "after": settings}
+            found += measurements_of(f"autoattack after {name}", suite, recipe, classes, carry=name, draw=draw)
     return found
 
 
