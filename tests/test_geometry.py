@@ -451,3 +451,13 @@ def test_objects_that_are_not_norms_are_refused(norm: object) -> None:
 def test_an_eps_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"eps is '8/255' but must be a number"):
         Threat(LInf(), "8/255")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=lambda norm: norm.name)
+def test_each_sample_may_have_a_radius_of_its_own(norm: Norm, rng: Rng) -> None:
+    x = rng.fork("x").uniform(torch.empty(4, 10))
+    x_adv, radius = x + rng.normal(x), torch.tensor([0.0, 0.5, 1.0, 3.0])
+    found = Threat(norm, 9.0).project(x_adv, x, radius)
+    for i in range(4):
+        alone = Threat(norm, radius[i].item()).project(x_adv[i : i + 1], x[i : i + 1])
+        torch.testing.assert_close(found[i : i + 1], alone)

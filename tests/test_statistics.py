@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
-from holdfast.statistics import Share, holm, mcnemar, spread
+from holdfast.statistics import Share, clopper_pearson, holm, mcnemar, spread
 
 
 @given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -73,3 +73,16 @@ def test_one_seed_has_no_deviation_and_no_seeds_are_refused() -> None:
     assert spread([0.5]).std is None
     with pytest.raises(ValueError, match="one per seed"):
         spread([])
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 100), (3, 100), (0, 1), (7, 9), (299, 300)])
+def test_clopper_pearson_is_where_so_few_successes_become_unlikely(successes: int, n: int) -> None:
+    bound = clopper_pearson(successes, n)
+    assert binom.cdf(successes, n, bound) == pytest.approx(0.05)
+    assert clopper_pearson(successes, n, 0.99) > bound
+
+
+def test_clopper_pearson_without_a_failure_or_a_trial_is_one() -> None:
+    assert clopper_pearson(5, 5) == clopper_pearson(0, 0) == 1.0
+    with pytest.raises(ValueError, match="6 of 5 is not a share"):
+        clopper_pearson(6, 5)

@@ -26,8 +26,10 @@ from holdfast.rng import Rng as Rng
 if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not listed here is of type Any to them
     from holdfast.attacks.bim import BIM as BIM
     from holdfast.attacks.cw_linf import CWLinf as CWLinf
+    from holdfast.attacks.eot import EOT as EOT
     from holdfast.attacks.feature_norm import FeatureNorm as FeatureNorm
     from holdfast.attacks.fgsm import FGSM as FGSM
+    from holdfast.attacks.latent import Latent as Latent
     from holdfast.attacks.linearity import Linearity as Linearity
     from holdfast.attacks.mim import MIM as MIM
     from holdfast.attacks.noise import Noise as Noise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
@@ -134,6 +134,10 @@ Loss = Callable[[Outputs, Rows], Tensor]
 Watch = Callable[[Rows, Tensor, Tensor, Cost], None]
 """Called with (rows, x_adv, loss, cost) each time an attack evaluates the model."""
 
+Predictor = Callable[[Tensor], Tensor]
+"""Any callable from inputs to scores (b, classes) or integer labels (b,): a module that classifies, a function around a
+scikit-learn classifier, the ``predict`` of nearest neighbors, a remote service."""
+
 Keep = Literal["fooled", "last", "worst", "closest"]
 """Which iterate an attack returns. ``fooled``: the first one that is misclassified, at which the attack stops;
 ``last``: the last one; ``worst``: a misclassified one if there is any, among those the one with the largest loss;
@@ -192,6 +196,10 @@ class Attack(Protocol):
     def minimal(self) -> bool:
         """True if the attack searches for the shortest perturbation, so that one run covers every eps up to its own."""
 
+    @property
+    def black_box(self) -> bool:
+        """True if the attack needs only outputs of the model under test, so that it runs on any :data:`Predictor`."""
+
     def at(self, eps: float) -> Attack:
         """The same attack at another eps."""
 
@@ -202,6 +210,34 @@ class Attack(Protocol):
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
     ) -> Tensor:
         """Adversarial inputs for x."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One attack of a cascade, and which of the samples that no earlier stage fooled it is run on.
+
+    It is run on the share ``share`` of them whose largest logit difference so far is largest, that is on those that
+    came nearest to being misclassified, and on at least ``least`` samples. With ``while_found`` it is left out
+    unless the last stage that was run fooled a sample.
+    """
+
+    name: str
+    attack: Attack
+    share: float = 1.0
+    least: int = 0
+    while_found: bool = False
+
+
+@runtime_checkable
+class Cascade(Attack, Protocol):
+    """An attack that runs others in turn, each on samples that are still classified correctly.
+
+    The evaluator stores every stage by itself and ranks samples after all of them have finished a stage, so that the
+    result does not depend on how they are divided.
+    """
+
+    def stages(self, classes: int) -> Sequence[Stage]:
+        """The attacks for a model with this number of classes, in order."""
 
 
 class Method(Protocol):

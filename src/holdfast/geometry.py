@@ -242,17 +242,18 @@ class Threat:
     def __str__(self) -> str:
         return f"{self.norm.name} eps {self.eps:.6g}"
 
-    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """Return the point nearest to x_adv in the ball around x and in the box."""
+    def project(self, x_adv: Tensor, x: Tensor, radius: Tensor | None = None) -> Tensor:
+        """Return the point nearest to x_adv in the ball around x and in the box; ``radius`` (b,) replaces eps."""
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
         if dtype in _HALF:
             x_adv = torch.where(x_adv.isnan(), x, x_adv)  # an overflow has no direction
             largest = torch.finfo(x_adv.dtype).max  # takes the place of infinity, which is an overflow too
-            return self._round_half(self.project(_raise_half(x_adv).clamp(-largest, largest), _raise_half(x)), x)
+            finite = _raise_half(x_adv).clamp(-largest, largest)
+            return self._round_half(self.project(finite, _raise_half(x), radius), x)
         x_adv, x = x_adv.to(dtype), x.to(dtype)
-        if corners := self.corners(x):
+        if radius is None and (corners := self.corners(x)):
             return x_adv.clamp(*corners)
-        radius = x.new_full((len(x),), self.eps)
+        radius = x.new_full((len(x),), self.eps) if radius is None else radius
         d = self.norm.project(x_adv - x, radius, self.low - x, self.high - x)
         return self._round_towards(x + d, x, d.abs())
 

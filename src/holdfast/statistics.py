@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 Mask = NDArray[np.bool_]
 
@@ -50,6 +51,16 @@ class Share:
     def _half_width(self) -> float:
         misses = self.n - self.successes
         return _Z / (self.n + _Z**2) * math.sqrt(self.successes * misses / self.n + _Z**2 / 4)
+
+
+def clopper_pearson(successes: int, n: int, level: float = 0.95) -> float:
+    """The one-sided upper confidence bound of a probability after ``successes`` in n trials (Clopper, Pearson 1934).
+
+    It also holds for draws without replacement, where it is larger than needed.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} of {n} is not a share; give 0 <= successes <= n")
+    return 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, level))
 
 
 @dataclass(frozen=True)

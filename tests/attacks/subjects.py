@@ -20,10 +20,10 @@ def member(name: str) -> type[Attack]:
 
 
 def build(name: str, threat: Threat, source: nn.Module | None = None) -> Attack:
-    """The attack with its default settings but three steps; ``source`` is the model on which transfer crafts."""
+    """The attack with its default settings but three steps or 60 queries; transfer crafts on ``source``."""
     cls = member(name)
     inner = PGD(threat=threat, steps=3, keep="last")
-    given = {"threat": threat, "attack": inner, "source": source, "steps": 3}
+    given = {"threat": threat, "attack": inner, "source": source, "steps": 3, "queries": 60}
     return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given})
 
 

@@ -6,6 +6,8 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.bim import BIM
+from holdfast.attacks.hopskipjump import HopSkipJump
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
+from holdfast.attacks.rays import RayS
+from holdfast.certify.neighbors import Neighbors
 from holdfast.contracts import Certificate, Cost, Rows, Watch
 from holdfast.data import DataSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
@@ -34,6 +39,7 @@ from holdfast.records.records import Records
 from holdfast.rng import Rng
 from holdfast.run.attack_measurements import attack_measurements
 
+measured = partial(attack_measurements, classes=2)
 CPU = torch.device("cpu")
 GIVEN: list[tuple[float, list[int]]] = []  # eps and sample indices of every call of an attack
 
@@ -104,7 +110,7 @@ def column(records: Records, kind: str, attack: str) -> list[Any]:
 
 
 def test_columns_equal_a_computation_by_hand(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
+    todo = measured({"push": pushed(0.1), "far": pushed(0.1, too_far=(20, 23))})
     records = run(tmp_path, todo)
     assert records.columns["index"].tolist() == [20, 21, 22, 23, 24, 25]
     assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
@@ -122,20 +128,65 @@ def test_columns_equal_a_computation_by_hand(tmp_path: Path) -> None:
     assert records.facts["model"] == "bright"
 
 
+class Jitter(Bright):
+    """Uniform noise of width 0.1 on the mean of the pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = 0.1 * (torch.rand(len(x)) - 0.5)
+        return super().forward(x + noise[:, None, None, None])
+
+
+@pytest.mark.parametrize("shard", [2, 6])
+def test_a_randomized_model_is_judged_in_ten_draws(shard: int, tmp_path: Path) -> None:
+    """The first sample is near the boundary, the second is moved near it, the third and fourth never come there."""
+    todo = measured({"push": pushed(0.1)}, "push", (0.03, 0.1))
+    records = run(tmp_path, todo, subject=subject(tmp_path, Jitter()), shard=shard)
+    clean, moved = records.columns["accuracy"], records.columns["accuracy:linf:push"]
+    assert all(0 <= share <= 1 and (10 * share) % 1 == pytest.approx(0, abs=1e-9) for share in [*clean, *moved])
+    assert (clean[1:4] == 1).all()
+    assert (clean[4:] == 0).all()
+    assert (moved[2:4] == [1, 1]).all()
+    assert (moved[4:] == 0).all()
+    assert moved[1] < 1
+    attacked = records.columns["label"] == records.columns["y"]
+    fooled = np.array(column(records, "fooled", "push"))
+    easier = np.array(column(records, "fooled", "push@0.03"))
+    assert np.array_equal(fooled[attacked], (moved < 1)[attacked])
+    assert (fooled | ~easier).all()
+    same = attacked & easier  # carried over from the smaller eps, with its draws
+    assert np.array_equal(moved[same], records.columns["accuracy:linf:push@0.03"][same])
+    facts = records.attacks["push"].draws
+    assert facts is not None
+    assert (facts.number, facts.mean) == (10, pytest.approx(moved.mean()))
+    assert facts.worst <= facts.mean
+    assert records.facts["clean"]["draws"]["mean"] == pytest.approx(clean.mean())
+    assert records.facts["clean"]["forwards"] == 6 * 11
+    again = Records.load(tmp_path / "records")
+    assert again.attacks["push"].draws == facts
+
+
+def test_a_model_without_randomness_has_no_draws(tmp_path: Path) -> None:
+    records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    assert not [name for name in records.columns if name.startswith("accuracy")]
+    assert "draws" not in records.facts["clean"]
+    assert "draws" not in records.facts["attacks"]["push"]
+    assert records.facts["clean"]["forwards"] == 6
+
+
 def test_misclassified_samples_are_not_attacked(tmp_path: Path) -> None:
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    run(tmp_path, measured({"push": pushed(0.1)}))
     assert GIVEN == [(0.1, [20, 21, 22, 23]), (0.1, [])]
 
 
 def test_worst_case_is_computed_per_sample(tmp_path: Path) -> None:
-    records = run(tmp_path, attack_measurements({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
+    records = run(tmp_path, measured({"a": pushed(0.1, too_far=(20,)), "b": pushed(0.1, too_far=(21,))}))
     assert records.held(0.1, "linf").tolist() == [False, False, True, True, False, False]
     assert records.held(0.0, "linf").tolist() == [True, True, True, True, False, False]
 
 
 def test_curve_increases_eps_and_attacks_no_fooled_sample_again(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
-    assert [(attack.name, attack.easier) for attack in todo] == [
+    todo = measured({"push": pushed(0.1)}, "push", (0.2, 0.03, 0.1))
+    assert [(attack.name, attack.carry) for attack in todo] == [
         ("push", None),
         ("push@0.03", None),
         ("push@0.2", "push"),
@@ -154,8 +205,8 @@ def test_curve_increases_eps_and_attacks_no_fooled_sample_again(tmp_path: Path) 
 
 
 def test_each_point_of_a_curve_starts_from_the_next_smaller_eps() -> None:
-    todo = attack_measurements({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
-    assert [(attack.name, attack.easier) for attack in todo[1:]] == [
+    todo = measured({"push": pushed(0.1)}, "push", (0.05, 0.2, 0.3))
+    assert [(attack.name, attack.carry) for attack in todo[1:]] == [
         ("push@0.05", None),
         ("push@0.2", "push"),
         ("push@0.3", "push@0.2"),
@@ -163,7 +214,7 @@ def test_each_point_of_a_curve_starts_from_the_next_smaller_eps() -> None:
 
 
 def test_cost_is_counted(tmp_path: Path) -> None:
-    records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    records = run(tmp_path, measured({"push": pushed(0.1)}))
     reported = records.facts["attacks"]["push"]
     assert (reported["forwards"], reported["backwards"]) == (8, 4)
     clean = records.facts["clean"]
@@ -173,7 +224,7 @@ def test_cost_is_counted(tmp_path: Path) -> None:
 
 
 def test_images_are_stored_for_the_shown_attack(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
+    todo = measured({"push": pushed(0.1), "other": pushed(0.05)}, strip="push")
     records = run(tmp_path, todo)
     assert set(records.arrays) == {"shown", "clean", "adversarial:linf:push"}
     assert records.arrays["shown"].tolist() == [20, 21, 22, 23]  # of the first shard
@@ -186,7 +237,7 @@ def test_images_are_stored_for_the_shown_attack(tmp_path: Path) -> None:
 
 
 def test_records_open_with_pandas(tmp_path: Path) -> None:
-    run(tmp_path, attack_measurements({'push, the "first"': pushed(0.1)}))
+    run(tmp_path, measured({'push, the "first"': pushed(0.1)}))
     table = pd.read_csv(tmp_path / "records" / "records.csv")
     assert list(table["index"]) == [20, 21, 22, 23, 24, 25]
     assert table['fooled:linf:push, the "first"'].tolist() == [True, True, False, False, True, True]
@@ -195,7 +246,7 @@ def test_records_open_with_pandas(tmp_path: Path) -> None:
 
 
 def test_second_evaluation_computes_nothing(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
+    todo = measured({"push": pushed(0.1), "soft": pushed(0.01)}, "push", (0.2,))
     first = run(tmp_path, todo)
     asked = len(GIVEN)
     assert asked == 3 * 2
@@ -213,7 +264,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def test_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     np.save(single := io.BytesIO(), np.arange(3))
     damages: list[Callable[[Path], object]] = [
@@ -237,7 +288,7 @@ def test_missing_or_damaged_part_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_of_a_part_is_detected_or_harmless(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     first = facts_and_columns(run(tmp_path, todo))
     path = max(parts(tmp_path), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
@@ -249,7 +300,7 @@ def test_every_flipped_bit_of_a_part_is_detected_or_harmless(tmp_path: Path) -> 
 
 
 def test_interrupted_evaluation_resumes(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)})
+    todo = measured({"push": pushed(0.1), "soft": pushed(0.01)})
 
     def tick(done: int, total: int, name: str) -> None:
         assert total == 6
@@ -269,7 +320,7 @@ def changed(todo: list[Attacked], **fields: Any) -> list[Attacked]:
 
 
 def test_parts_of_other_subjects_samples_or_settings_are_not_reused(tmp_path: Path) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     run(tmp_path, todo)
     brighter, relabeled = split(), split()
     brighter.x[0] += 0.01
@@ -282,7 +333,7 @@ def test_parts_of_other_subjects_samples_or_settings_are_not_reused(tmp_path: Pa
         (todo, {"split": relabeled}),
         (todo, {"split": renamed}),
         (changed(todo, recipe={"name": "push", "eps": 0.1, "steps": 2}), {}),
-        (attack_measurements({"push": pushed(0.2)}), {}),
+        (measured({"push": pushed(0.2)}), {}),
         (changed(todo, name="renamed"), {}),
         (todo, {"shard": 3}),
     ]
@@ -300,7 +351,7 @@ def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     with monkeypatch.context() as patch:
         patch.setattr(os, function, full)
         with pytest.raises(OSError, match="No space left"):
@@ -326,7 +377,7 @@ def test_results_do_not_depend_on_shard_size_and_order(
         "bim": BIM(threat=threat, steps=4),
         "pgd": PGD(threat=threat, steps=3, restarts=2),
     }
-    todo = attack_measurements({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
+    todo = measured({name: (attack, {"name": name}) for name, attack in attacks.items()}, "pgd", (0.05, 0.2))
     some = digits.test.take(torch.arange(90))
     turned = digits.test.take(torch.arange(90).flip(0))
     tables = []
@@ -345,7 +396,7 @@ def test_results_do_not_depend_on_shard_size_and_order(
 def test_micro_batch_size_is_measured_once_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([3, 5])
     monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y: next(given))
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     assert run(tmp_path, todo).facts["micro"] == 3
     assert run(tmp_path, todo).facts["micro"] == 3
     (tmp_path / "choices.json").write_text("{")
@@ -355,7 +406,7 @@ def test_micro_batch_size_is_measured_once_and_stored(tmp_path: Path, monkeypatc
 def test_parts_of_another_version_of_the_code_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    todo = attack_measurements({"push": pushed(0.1)})
+    todo = measured({"push": pushed(0.1)})
     first = run(tmp_path, todo)
     GIVEN.clear()
     monkeypatch.setattr("holdfast.evaluation.evaluate.code_version", lambda *parts: "another")
@@ -368,10 +419,10 @@ def test_parts_of_another_version_of_the_code_are_computed_again(
 
 
 def test_records_name_what_made_each_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    run(tmp_path, measured({"push": pushed(0.1)}))
     mine = json.loads(json.dumps(provenance.maker()))
     monkeypatch.setattr(cache, "maker", lambda: {"code": "later", "versions": {"torch": "9"}, "commit": None})
-    records = run(tmp_path, attack_measurements({"push": pushed(0.1), "soft": pushed(0.01)}))
+    records = run(tmp_path, measured({"push": pushed(0.1), "soft": pushed(0.01)}))
     assert records.facts["made"] == [mine, {"code": "later", "versions": {"torch": "9"}, "commit": None}]
     assert records.facts["versions"] == {"torch": "9"}
 
@@ -394,16 +445,51 @@ def test_code_version_changes_with_the_source(tmp_path: Path, monkeypatch: pytes
 def test_attacks_run_with_no_correctly_classified_sample(tmp_path: Path) -> None:
     wrong = Split(split().x, torch.tensor([1, 1, 1, 1, 0, 1]), split().index)
     threat = Threat(LInf(), 0.1)
-    records = run(
-        tmp_path, attack_measurements({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong
-    )
+    records = run(tmp_path, measured({"noise": (Noise(threat=threat), {}), "push": pushed(0.1)}), split=wrong)
     assert column(records, "fooled", "noise") == [True] * 6
     assert column(records, "distance", "push") == [0.0] * 6
 
 
+def without_module(folder: Path) -> Subject:
+    """Nearest neighbors of two points, black and white, in float64."""
+    points = torch.stack([torch.zeros(4), torch.ones(4)]).double()
+    neighbors = Neighbors(points=points, labels=torch.tensor([0, 1]), box=(0.0, 1.0))
+    return Subject(
+        name="neighbors",
+        seed=0,
+        digest="points",
+        folder=folder,
+        facts={"model": "neighbors", "seed": 0},
+        predict=lambda x, rng: neighbors.predict(x.flatten(1)),
+        dtype=torch.float64,
+    )
+
+
+@pytest.mark.parametrize("attack", [RayS, HopSkipJump])
+def test_black_box_attacks_need_no_module(tmp_path: Path, attack: type[RayS]) -> None:
+    hard = attack(threat=Threat(LInf(), inf), queries=300)
+    todo = measured({"hard": (hard, {"queries": 300})})
+    records = run(tmp_path, todo, subject=without_module(tmp_path))
+    assert records.columns["label"].tolist() == [0, 0, 0, 0, 1, 0]
+    assert column(records, "fooled", "hard") == [True] * 6
+    distance = column(records, "distance", "hard")  # the boundary is where the mean is one half
+    assert distance[:4] == pytest.approx([0.02, 0.08, 0.15, 0.4], rel=0.2, abs=1e-3)
+    assert all(found >= mean for found, mean in zip(distance[:4], [0.02, 0.08, 0.15, 0.4], strict=True))
+    facts = records.facts["attacks"]["hard"]
+    assert facts["minimal"]
+    assert facts["backwards"] == 0
+    assert 4 * 200 < facts["forwards"] <= 4 * 300
+
+
+def test_attacks_that_need_gradients_are_refused_without_a_module(tmp_path: Path) -> None:
+    todo = measured({"pgd": (PGD(threat=Threat(LInf(), 0.1)), {})})
+    with pytest.raises(ValueError, match="neighbors has no network, so pgd finds no gradients there; leave it out"):
+        run(tmp_path, todo, subject=without_module(tmp_path))
+
+
 def test_tick_counts_parts(tmp_path: Path) -> None:
     reported: list[tuple[int, int, str]] = []
-    run(tmp_path, attack_measurements({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
+    run(tmp_path, measured({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
     assert reported == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
 
 

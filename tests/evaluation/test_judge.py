@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from holdfast.contracts import Rows, Watch
 from holdfast.data import Split
-from holdfast.evaluation.judge import accuracy, judge, predict
+from holdfast.evaluation.judge import DRAWS, accuracy, drawn, judge, predict, randomized
 from holdfast.geometry import L2, LInf, Threat
 from holdfast.rng import Rng
 
@@ -124,6 +124,67 @@ def test_randomized_model_is_judged_with_fresh_noise() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+class Jitter(nn.Module):
+    """Class 1 where the mean of the pixels plus uniform noise of the given width is above one half."""
+
+    def __init__(self, width: float) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.flatten(1).mean(1) + self.width * (torch.rand(len(x)) - 0.5)
+        return torch.stack([0.5 - mean, mean - 0.5], 1)
+
+
+def test_every_draw_of_a_randomized_model_counts() -> None:
+    x, y, model, rng = images(*[0.1, 0.48, 0.9] * 50), torch.tensor([0, 0, 0] * 50), Jitter(0.1), Rng(5)
+    verdict = judge(model, x, x, y, THREAT, rng, draws=DRAWS)
+    labels = torch.stack([predict(model, x, rng.fork(f"draw {n}")) for n in range(DRAWS)], 1)
+    assert torch.equal(verdict.right, labels == 0)
+    assert torch.equal(verdict.fooled, (labels != 0).any(1))
+    assert torch.equal(verdict.label, (labels != 0).any(1).long())
+    share = verdict.right.double().mean(1).reshape(50, 3).mean(0)
+    assert share.tolist() == [1, pytest.approx(0.7, abs=0.08), 0]  # 0.48 + 0.1 (u - 0.5) is below 0.5 for u < 0.7
+    assert verdict.fooled.reshape(50, 3).double().mean(0)[1] > 0.9
+
+
+def test_one_draw_is_the_prediction() -> None:
+    x, y, model, rng = images(*[0.48] * 30), torch.zeros(30, dtype=torch.int64), Jitter(0.1), Rng(5)
+    verdict = judge(model, x, x, y, THREAT, rng)
+    assert torch.equal(verdict.label, predict(model, x, rng))
+    assert torch.equal(verdict.right, (verdict.label == 0)[:, None])
+    assert torch.equal(drawn(model, x, rng, 1)[:, 0], verdict.label)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [(Jitter(0.1), True), (Jitter(0.0), False), (Bright(), False), (nn.Dropout(0.5), False), (Noisy(), True)],
+)
+def test_a_model_is_randomized_if_two_draws_differ(model: nn.Module, expected: bool) -> None:
+    x, state = images(*[0.5] * 20), torch.get_rng_state()
+    whole = nn.Sequential(model, nn.Flatten())
+    assert randomized(whole, x, Rng(0)) == expected
+    assert not randomized(whole, x[:0], Rng(0))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_noise_of_the_models_own_generator_is_noticed_and_nan_is_not_noise() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = torch.Generator().manual_seed(0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.rand(len(x), 2, generator=self.generator)
+
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.full((len(x), 2), nan)
+
+    assert randomized(Own(), images(0.5), Rng(0))
+    assert not randomized(Broken(), images(0.5), Rng(0))
+
+
 def test_model_in_train_mode_is_judged_in_eval_mode_and_restored() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
     model[3].eval()  # set by the user, must be restored
@@ -171,6 +232,20 @@ def test_judge_computes_in_float32_and_restores_precision_settings(fails: bool) 
     finally:
         torch.set_float32_matmul_precision(before)
     assert model.seen == [(torch.float32, torch.float32, "highest", False)]
+
+
+@pytest.mark.parametrize("classify", [lambda x: Bright()(x), lambda x: Bright()(x).argmax(1)], ids=["scores", "labels"])
+def test_any_callable_is_judged_in_the_type_of_its_inputs(classify) -> None:
+    seen: list[torch.dtype] = []
+
+    def ask(x: Tensor) -> Tensor:
+        seen.append(x.dtype)
+        return classify(x)
+
+    x, x_adv, y = images(0.45, 0.45).double(), images(0.55, 0.46).double(), torch.tensor([0, 0])
+    verdict = judge(ask, x, x_adv, y, Threat(LInf(), 0.11), Rng(0))
+    assert verdict.fooled.tolist() == [True, False]
+    assert seen == [torch.float64]
 
 
 def test_judge_accepts_an_empty_batch() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.data.augment import Augment, Flip, PadCrop
-from holdfast.recipes import kinds, schema, source
+from holdfast.recipes import schema, source
 from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
@@ -33,7 +33,6 @@ NARROW = {
     "tiny": ("width=8", "channels=1"),
     "wrn": ("width=16", "depth=10"),
 }
-AWAITING = [name for name in TRAINED if schema.load(name).awaited]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,6 @@ def reduced(recipe: Recipe) -> Iterator[str]:
         for option in ("steps", "restarts"):
             if getattr(attack, option, 1) > 1:
                 yield f'attacks."{name}".{option}=2'
-    yield from (f"attacks.{name}=false" for name in recipe.awaited)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -92,26 +90,10 @@ def test_every_recipe_has_a_small_variant_of_the_same_study() -> None:
         assert work[0] < work[1]
 
 
-@pytest.mark.parametrize("name", AWAITING)
-@pytest.mark.parametrize("command", ["run", "train", "evaluate"])
-def test_recipe_with_a_missing_attack_is_refused_before_it_starts(
-    name: str, command: str, call: Call, tmp_path: Path
-) -> None:
-    refused = call(command, name, "--out", tmp_path / "out")
-    assert refused.code == 2
-    assert refused.err.count("\n") == 1
-    assert f"recipe {name} judges with 'jsma', 'cw_l2', 'deepfool', which holdfast does not have yet" in refused.err
-    assert "--set attacks.JSMA=false --set attacks.CW-L2=false --set attacks.DeepFool=false" in refused.err
-    assert not (tmp_path / "out").exists()
-
-
-def test_only_the_recipes_of_the_l0_l2_table_have_missing_attacks() -> None:
-    named = [name for name in TRAINED if "l0-l2" in name]
-    waiting = any(kinds.awaited(name) for name in kinds.AWAITED)
-    assert named == (AWAITING if waiting else named)
-    for name in named:
+def test_the_recipes_of_the_l0_l2_table_have_its_attacks() -> None:
+    for name in (name for name in TRAINED if "l0-l2" in name):
         recipe = schema.load(name)
-        assert {*recipe.attacks, *recipe.awaited} == {"JSMA", "PGD-L2", "CW-L2", "DeepFool"}
+        assert set(recipe.attacks) == {"JSMA", "PGD-L2", "CW-L2", "DeepFool"}
         assert list(recipe.methods) == ["AT", "ALP", "TLA"]
 
 

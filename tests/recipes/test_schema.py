@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
+from holdfast.attacks.eot import EOT
 from holdfast.attacks.fgsm import FGSM
+from holdfast.attacks.mim import MIM
 from holdfast.attacks.pgd import PGD
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
@@ -93,6 +96,7 @@ eps = 1
 [attacks."v2.1"]
 name = "cw-linf"
 kappa = inf
+threat = "linf:1/2"
 [attacks."v2.2"]
 name = "pgd"
 loss = { name = "cross_entropy", smoothing = "1/8" }
@@ -188,19 +192,6 @@ def test_entries_set_to_false_are_removed(tmp_path: Path) -> None:
         changed("attacks.PGD-40=false")
     with pytest.raises(ValueError, match="methods must be a table with at least one entry"):
         changed(*(f"methods.{name}=false" for name in ("plain", "AT", "ALP", "TLA")))
-
-
-def test_missing_attacks_are_stored_and_their_threat_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "AWAITED", ("some_day",))
-    attacks = {"noise": {}, "later": {"name": "some-day", "threat": "l2:1/2", "tries": 3}, "some_day": {}}
-    recipe = read(table(attacks=attacks))
-    assert list(recipe.attacks) == ["noise"]
-    assert recipe.awaited == {"later": {**attacks["later"]}, "some_day": {"name": "some_day"}}
-    assert again(recipe).table() == recipe.table()
-    with pytest.raises(ValueError, match=re.escape("unknown norm 'l5' in attacks.later.threat")):
-        read(table(attacks=attacks | {"later": {"name": "some_day", "threat": "l5:1"}}))
-    monkeypatch.setattr(kinds, "AWAITED", ("noise",))
-    assert not read(table()).awaited  # an attack of that name exists
 
 
 def test_transfer_has_a_source_and_an_attack() -> None:
@@ -393,6 +384,43 @@ def test_missing_sections_are_refused(section: str) -> None:
 def test_missing_keys_are_refused(section: str, content: object, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         read(table(**{section: content}))
+
+
+def test_transfer_from_several_sources_with_its_options() -> None:
+    options = {"source": ["self", "plain"], "diversity": 0.5, "smallest": "4/5", "translation": 3}
+    recipe = read(table(seeds=[1, 2], attacks={"transfer": options | {"attack": {"name": "mim", "steps": 2}}}))
+    config = recipe.attacks["transfer"]
+    assert isinstance(config, TransferConfig)
+    assert config.sources == ("self", "plain")
+    models = [nn.Identity(), nn.Flatten()]
+    attack = config.on(models)
+    assert (attack.sources, attack.attack) == (tuple(models), config.attack)
+    assert (attack.diversity, attack.smallest, attack.translation) == (0.5, 0.8, 3)
+    assert again(recipe).table() == recipe.table()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("attacks.transfer.source=[]", "attacks.transfer: source is an empty list"),
+        ("attacks.transfer.source=['plain', 'plain']", "but each model is used once"),
+        ("attacks.transfer.source=['self', 'TAL']", "unknown source 'TAL' in attacks.transfer; did you mean 'TLA'?"),
+        ("attacks.transfer.diversity=2", "diversity is 2.0 but it is a probability"),
+        ("attacks.transfer.smallest=1", "smallest is 1.0 but images are made smaller"),
+        ("attacks.transfer.translation=4", "translation is 4 but a kernel has an odd size"),
+    ],
+)
+def test_bad_options_of_transfer_are_refused(change: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        changed(change)
+
+
+def test_the_attack_inside_eot_returns_its_last_iterate() -> None:
+    recipe = read(table(attacks={"EOT": {"name": "eot", "draws": 3, "attack": {"name": "mim", "steps": 2}}}))
+    attack = recipe.attacks["EOT"]
+    assert isinstance(attack, EOT)
+    assert (attack.draws, attack.attack) == (3, MIM(threat=recipe.threat, steps=2, keep="last"))
+    assert again(recipe).table() == recipe.table()
 
 
 def test_transfer_needs_two_seeds() -> None:

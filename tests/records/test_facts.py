@@ -1,9 +1,10 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
-from holdfast.records.facts import AttackFacts, Spend
+from holdfast.records.facts import AttackFacts, Draws, Spend
 
 
 @pytest.mark.parametrize("eps", [0.0, 8 / 255, math.inf])
@@ -11,6 +12,13 @@ def test_attack_facts_survive_json(eps: float) -> None:
     attack = AttackFacts(norm="l2", eps=eps, minimal=True, seconds=1.5, forwards=3, outside=2, settings={"steps": 9})
     text = json.dumps(attack.facts(), allow_nan=False)
     assert AttackFacts.read(json.loads(text)) == attack
+
+
+def test_draws_survive_json_and_are_absent_without_randomness() -> None:
+    attack = AttackFacts(norm="l2", eps=1.0, draws=Draws.of(np.array([[True, False], [True, True], [False, False]])))
+    assert attack.draws == Draws(2, 0.5, pytest.approx(1 / 3))
+    assert AttackFacts.read(json.loads(json.dumps(attack.facts()))) == attack
+    assert "draws" not in AttackFacts(norm="l2", eps=1.0).facts()
 
 
 def test_keys_of_a_later_version_are_ignored() -> None:

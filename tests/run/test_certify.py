@@ -289,3 +289,29 @@ def test_certified_classifier_equals_the_learners_classifier() -> None:
             points=torch.from_numpy(x), labels=torch.from_numpy(y), matrix=torch.from_numpy(root.T @ root), k=k
         )
         assert (subject.predict(torch.from_numpy(inputs)).numpy() == theirs).all()
+
+
+ATTACKED = ['threat={norm="l2", eps=2.0}', "attacks={hopskipjump={queries=60}}"]
+
+
+def test_black_box_attacks_run_on_nearest_neighbors(tmp_path: Path) -> None:
+    certify(recipe(*ATTACKED), tmp_path)
+    records = Records.load(tmp_path / "Euclidean" / "k-3" / "seed-0" / "records")
+    fooled, distance = (records.columns[f"{kind}:l2:hopskipjump"] for kind in ("fooled", "distance"))
+    right = records.correct & fooled
+    assert right.any()
+    assert (distance[right] >= records.columns["radius:l2:neighbors"][right]).all()
+    assert records.facts["attacks"]["hopskipjump"]["backwards"] == 0
+
+
+def test_attacks_with_gradients_leave_nearest_neighbors_out(tmp_path: Path) -> None:
+    certify(recipe(ATTACKED[0], "attacks={hopskipjump={queries=60}, pgd={steps=2}}"), tmp_path)
+    records = Records.load(tmp_path / "Euclidean" / "k-3" / "seed-0" / "records")
+    assert not records.attacks
+
+
+def test_records_of_other_attacks_are_not_shown(tmp_path: Path) -> None:
+    certify(recipe(*ATTACKED), tmp_path)
+    with pytest.raises(ValueError, match="holds records of other settings"):
+        study.study_of(recipe(ATTACKED[0], "attacks={hopskipjump={queries=61}}"), tmp_path)
+    assert study.study_of(recipe(*ATTACKED), tmp_path).runs

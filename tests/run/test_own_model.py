@@ -154,6 +154,19 @@ def held_by_hand(eps: float) -> np.ndarray[Any, Any]:
     return (own_row > other.amax(1, keepdim=True))[:, 0].numpy()
 
 
+def test_autoattack_confirms_what_triage_left_standing(user_folder: Path, call: Any) -> None:
+    done = call(*args(), "--confirm", "5")
+    assert done.code == 0, done.err
+    facts = stored(user_folder / "out").attacks["autoattack after triage"]
+    assert facts.drawn_from == "triage"
+    assert facts.stages[0]["attacked"] == 5
+    page = (user_folder / "out" / "report.html").read_text()
+    assert "AutoAttack fooled 0 of 5 samples that triage left standing, drawn at random among" in page
+    assert "confirm is 0 but must be a number of samples" in call(*args(), "--confirm", "0").err
+    assert "--confirm is 'some'" in call(*args(), "--confirm", "some").err
+    assert "but triage is not among the attacks" in call(*args(), "--attack", "noise", "--confirm", "5").err
+
+
 def test_worst_case_equals_the_closed_form(user_folder: Path, call: Any) -> None:
     done = call(*args())
     assert done.code == 0, done.err

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.attacks.transfer import Transfer
 from holdfast.data import DataSet, Split
 from holdfast.recipes import schema
 from holdfast.recipes.schema import Recipe
@@ -142,6 +143,20 @@ def test_transfer_from_a_named_method(study: SimpleNamespace, recipe: Recipe, ti
     attack, _ = models(other, study.out).attack("transfer", "TLA", 0)
     source = snapshot.read(study.out / "plain" / "seed-1" / "best.safetensors")[0]
     assert same(attack.source.state_dict(), source)  # type: ignore[attr-defined]
+
+
+def test_transfer_from_several_methods(study: SimpleNamespace, recipe: Recipe, tiny: Path) -> None:
+    changes = ["attacks.transfer.source=['self', 'plain']", "attacks.transfer.diversity=0.5"]
+    trained = models(schema.load(str(tiny), changes), study.out)
+    attack, settings = trained.attack("transfer", "TLA", 0)
+    assert isinstance(attack, Transfer)
+    sources = [snapshot.read(study.out / method / "seed-1" / "best.safetensors")[0] for method in ("TLA", "plain")]
+    assert all(same(found.state_dict(), source) for found, source in zip(attack.sources, sources, strict=True))
+    assert settings["weights"] == [snapshot.digest(source) for source in sources]
+    assert attack.diversity == settings["diversity"] == 0.5
+    alone, _ = trained.attack("transfer", "plain", 0)  # "self" is "plain" here
+    assert isinstance(alone, Transfer)
+    assert len(alone.sources) == 1
 
 
 def test_best_or_last_weights_are_evaluated(study: SimpleNamespace, tiny: Path) -> None:

@@ -6,40 +6,60 @@ finish early. Step count, rule state, restart number and random numbers belong t
 depend on the other samples in the batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._checks import check, check_labels, one_of
-from holdfast.attacks._rules import Point, Rule, State
+from holdfast.attacks._checks import check, check_labels, check_targets, one_of
+from holdfast.attacks._gradients import Evaluated, changed, estimated
+from holdfast.attacks._rules import Point, Rule, State, project
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
 from holdfast.crafting import microbatch
 from holdfast.crafting.view import confirmed, crafting
 from holdfast.geometry import Threat
+from holdfast.losses.classification import logit_difference
 from holdfast.rng import Rng
+
+Draw = Callable[[Threat, Tensor, Rng], Tensor]
+"""A start of an attack's own: (threat, x, rng) -> starting points."""
 
 _NEAR = 1e-3  # the standard deviation of the start "near"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A gradient attack: loss, threat, step rule, the iterate to keep, the start, and the number of steps."""
+    """A gradient attack: loss, threat, step rule, the iterate to keep, the start, and the number of steps.
+
+    ``targeted``: success is the class ``rows["target"]``, not any misclassification. ``per_target``: a run for each of
+    the ``targets`` wrong classes with the largest logits at x (None: all), the class in ``rows["target"]``.
+    ``clock``: the loss may read ``rows["step"]`` and ``rows["run"]``. ``score``: what ranks iterates and what ``watch``
+    receives, if the losses of different steps or runs cannot be compared. ``outside``: the first iterates of a run that
+    may lie outside the threat and are never returned.
+    """
 
     threat: Threat
     loss: Loss
     rule: Rule
     keep: Keep
-    start: Start
+    start: Start | Draw
     steps: int
     restarts: int = 1
+    targeted: bool = False
+    per_target: bool = False
+    targets: int | None = None
+    clock: bool = False
+    score: Loss | None = None
+    outside: int = 0
 
     def __post_init__(self) -> None:
         one_of("keep", self.keep, get_args(Keep))
-        one_of("start", self.start, get_args(Start))
+        if isinstance(self.start, str):
+            one_of("start", self.start, get_args(Start))
         if self.steps < 1 or self.restarts < 1:
             raise ValueError(
                 f"steps is {self.steps} and restarts {self.restarts} but an attack needs at least one of each"
@@ -48,47 +68,60 @@ class Loop:
             raise ValueError(
                 'restarts need a start other than "clean" and a keep other than "last"; else they repeat or are lost'
             )
+        if self.per_target and self.keep == "last":
+            raise ValueError('an attack that runs once per target needs a keep other than "last", else runs are lost')
 
     @property
     def evaluates_last(self) -> bool:
         """True if the last iterate is evaluated too, to rank it or to decide on a restart; costs one more forward."""
-        return self.keep in ("worst", "closest") or self.restarts > 1
+        return self.keep in ("worst", "closest") or self.restarts > 1 or self.per_target
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
     ) -> Tensor:
         """Adversarial inputs for x."""
         rows = Rows.of(y)
-        check(x, rows, self.threat)
+        check(x, rows, self.threat, self.targeted)
         passes = self.steps * ceil(len(x) / microbatch.size())
         with crafting(model, rng, passes) as view, torch.inference_mode(False), torch.enable_grad():
             queue = _Queue(self, x.detach(), rows, rng)
+            if self.per_target and len(x):
+                queue.rank_classes(view, watch)
             batch = queue.first()
             while batch is not None:
                 batch = self._step(view, queue, batch, watch)
         return queue.result
 
     def _step(self, view: Model, queue: "_Queue", batch: "_MicroBatch", watch: Watch | None) -> "_MicroBatch | None":
-        x_adv = batch.x_adv.requires_grad_()
-        out = view.outputs(x_adv)
-        queue.check_labels(out)
-        loss = self.loss(out, batch.rows)
-        grad = gradient(loss, x_adv)
-        x_adv.requires_grad_(False)
-        if watch is not None:
-            watch(batch.rows, x_adv, loss.detach(), Cost(len(x_adv), len(x_adv)))
-        moved = self._move(batch, grad, loss.detach())
+        out, loss, grad = estimated(partial(self._evaluate, view, queue, batch, watch))
+        moved = self._move(batch, grad, loss)
         if self.keep == "last" and moved.left > 0:  # no sample can be finished, so do not wait for the device
             return moved
-        finished = queue.record(view, batch, x_adv, out, loss.detach())
+        finished = queue.record(view, batch, batch.x_adv, out, self._score(out, loss, batch))
         if not self.evaluates_last:
             finished = queue.record_last(moved, finished)
         return queue.refill(moved, finished) if finished.any() else moved
 
+    def _evaluate(
+        self, view: Model, queue: "_Queue", batch: "_MicroBatch", watch: Watch | None, draw: int
+    ) -> Evaluated:
+        """One pass forward and backward; ``draw`` numbers the passes at one iterate."""
+        x_adv = batch.x_adv.detach().requires_grad_()
+        out = view.outputs(changed(x_adv, batch.rows, batch.t, draw))._replace(x=x_adv)
+        queue.check_labels(out)
+        loss = self.loss(out, batch.clocked if self.clock else batch.rows)
+        grad = gradient(loss, x_adv)
+        loss = loss.detach()
+        if watch is not None:
+            watch(batch.rows, batch.x_adv, self._score(out, loss, batch), Cost(len(x_adv), len(x_adv)))
+        return out, loss, grad
+
+    def _score(self, out: Outputs, loss: Tensor, batch: "_MicroBatch") -> Tensor:
+        return loss if self.score is None else self.score(out, batch.rows).detach()
+
     def _move(self, batch: "_MicroBatch", grad: Tensor, loss: Tensor) -> "_MicroBatch":
-        point = Point(batch.x, batch.x_adv, grad, loss, batch.t, self.threat)
+        point = Point(batch.x, batch.x_adv, grad, loss, batch.t, self.threat, batch.corners)
         x_adv, state = self.rule.move(point, batch.state)
-        x_adv = _project(self.threat, x_adv, batch.x, batch.corners)
         return replace(batch, x_adv=x_adv, state=state, t=batch.t + 1, left=batch.left - 1)
 
 
@@ -106,6 +139,11 @@ class _MicroBatch:
     state: State
     t: Tensor
     left: int
+
+    @property
+    def clocked(self) -> Rows:
+        """The rows with the number of steps taken, for losses that change along the way."""
+        return replace(self.rows, given={**self.rows.given, "step": self.t})
 
     def take(self, which: Tensor) -> "_MicroBatch":
         """Select samples by a mask."""
@@ -136,26 +174,48 @@ class _Queue:
         self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         self.score = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
         self.labels_checked = False
+        self.runs, self.ranking = loop.restarts, x.new_zeros(len(x), 0, dtype=torch.int64)
+
+    @torch.no_grad()
+    def rank_classes(self, view: Model, watch: Watch | None) -> None:
+        """Rank the wrong classes by their logits at x; one run follows for each target and restart."""
+        parts = []
+        for ids in micro_batches(self.x):
+            x, rows = self.x[ids], self.rows.take(ids)
+            out = view.outputs(x)
+            self.check_labels(out)
+            targets = check_targets(self.loop.targets, out.logits.shape[1])
+            wrong = out.logits.scatter(1, rows.y[:, None], -torch.inf)
+            parts.append(wrong.argsort(dim=1, descending=True, stable=True)[:, :targets])
+            self.runs = self.loop.restarts * targets
+            if watch is not None:
+                watch(rows, x, logit_difference(out, rows), Cost(forwards=len(x)))
+        self.ranking = torch.cat(parts)
 
     def check_labels(self, out: Outputs) -> None:
         """Check the labels of the call once, when the first outputs tell the number of classes."""
         if not self.labels_checked:
-            check_labels(self.rows, out.logits.shape[1])
+            check_labels(self.rows, out.logits.shape[1], self.loop.targeted)
             self.labels_checked = True
 
-    def record(self, view: Model, batch: _MicroBatch, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
+    def record(self, view: Model, batch: _MicroBatch, x_adv: Tensor, out: Outputs, score: Tensor) -> Tensor:
         """Keep the evaluated iterates that are better than the earlier ones; returns the finished samples, (b,)."""
-        keep, ids = self.loop.keep, batch.ids
+        keep, ids, targeted = self.loop.keep, batch.ids, self.loop.targeted
         ended = batch.t >= self.loop.steps
         if keep == "last":
             return ended
-        fooled = confirmed(view, x_adv, batch.rows.y, out.logits.detach().argmax(1) != batch.rows.y)
+        fooled = batch.rows.reached(out.logits.detach().argmax(1), targeted)
+        if self.loop.outside:
+            fooled &= batch.t >= self.loop.outside
+        fooled = confirmed(view, x_adv, batch.rows["target"] if targeted else batch.rows.y, fooled, targeted)
         if keep == "fooled":
             finished = fooled | ended
             self.result[ids[finished]] = x_adv[finished]
             self._restart(ids[ended & ~fooled])
             return finished
-        score = -self.loop.threat.norm.length(x_adv - batch.x) if keep == "closest" else loss
+        score = -self.loop.threat.norm.length(x_adv - batch.x) if keep == "closest" else score
+        if self.loop.outside:
+            score = torch.where(batch.t >= self.loop.outside, score, -torch.inf)
         better = (fooled & ~self.fooled[ids]) | ((fooled == self.fooled[ids]) & (score > self.score[ids]))
         self.result[ids[better]] = x_adv[better]
         self.score[ids[better]] = score[better].to(self.score)
@@ -172,7 +232,7 @@ class _Queue:
     def _restart(self, ids: Tensor) -> None:
         """Queue samples again that have restarts left."""
         self.tries[ids] += 1
-        self.waiting = torch.cat([self.waiting, ids[self.tries[ids] < self.loop.restarts]])
+        self.waiting = torch.cat([self.waiting, ids[self.tries[ids] < self.runs]])
 
     def first(self) -> _MicroBatch | None:
         """The first micro-batch; None if there are no samples."""
@@ -197,22 +257,30 @@ class _Queue:
 
     def _start(self, ids: Tensor) -> _MicroBatch:
         """These samples at their starting points."""
-        x, rows, threat = self.x[ids], self.rows.take(ids), self.loop.threat
+        x, rows, threat = self.x[ids], self._rows(ids), self.loop.threat
         # half precision may overflow to NaN, which clamping would keep
         corners = () if x.itemsize < 4 else threat.corners(x) or ()
-        if self.loop.start == "clean":
-            x_adv = x.clone()
-        else:
-            rng = self.rng.fork("start").at(rows.index).at(self.tries[ids])
-            x_adv = threat.sample_ball(x, rng) if self.loop.start == "random" else x + _NEAR * rng.normal(x)
-            x_adv = _project(threat, x_adv, x, corners)
+        x_adv = x.clone() if self.loop.start == "clean" else self._draw(x, corners, rows.index, self.tries[ids])
         t, state = torch.zeros(len(ids), dtype=torch.int64, device=x.device), self.loop.rule.begin(x_adv)
         return _MicroBatch(ids, x, x_adv, corners, rows, state, t, self.loop.steps)
 
+    def _rows(self, ids: Tensor) -> Rows:
+        """What the loss reads of these samples, with the class that the next run aims at."""
+        rows, given = self.rows.take(ids), {}
+        if self.loop.clock:
+            given["run"] = self.tries[ids]
+        if self.loop.per_target:
+            rank = self.tries[ids] // self.loop.restarts
+            given["target"] = self.ranking[ids].gather(1, rank[:, None]).squeeze(1)
+        return replace(rows, given={**rows.given, **given}) if given else rows
 
-def _project(threat: Threat, x_adv: Tensor, x: Tensor, corners: tuple[Tensor, ...]) -> Tensor:
-    """Project onto the threat around x; if that is clipping between the known corners, x_adv is overwritten."""
-    return x_adv.clamp_(*corners) if corners else threat.project(x_adv, x)
+    def _draw(self, x: Tensor, corners: tuple[Tensor, ...], index: Tensor, tries: Tensor) -> Tensor:
+        """Random starting points, which depend on the sample and the number of its run."""
+        start, threat, rng = self.loop.start, self.loop.threat, self.rng.fork("start").at(index).at(tries)
+        if not isinstance(start, str):
+            return start(threat, x, rng)
+        x_adv = threat.sample_ball(x, rng) if start == "random" else x + _NEAR * rng.normal(x)
+        return project(threat, x_adv, x, corners)
 
 
 def gradient(loss: Tensor, x: Tensor) -> Tensor:

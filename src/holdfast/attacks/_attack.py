@@ -1,8 +1,9 @@
 """What attacks share, so that a file in this folder holds only what is particular to its attack.
 
 A file defines one frozen dataclass. It subclasses :class:`LoopAttack` if the attack is the gradient loop of
-``_ascent.py``, :class:`WrapperAttack` if it runs another attack, and :class:`StandaloneAttack` otherwise. Callers rely
-on :class:`holdfast.contracts.Attack` alone, never on these classes.
+``_ascent.py``, :class:`WrapperAttack` if it runs another attack, ``QueryAttack`` of ``_queries.py`` if it only asks the
+model for outputs, and :class:`StandaloneAttack` otherwise. Callers rely on :class:`holdfast.contracts.Attack` alone,
+never on these classes.
 """
 
 from abc import ABC, abstractmethod
@@ -18,8 +19,10 @@ from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
 
-class _FixedLoss:
-    """An attack whose loss and start cannot both be chosen."""
+class FixedLoss:
+    """An attack whose loss and start cannot both be chosen, and which needs gradients unless a subclass says not."""
+
+    black_box: bool = False
 
     def with_loss(self, loss: Loss, start: Start) -> Attack:
         """Refuse; attacks with the fields ``loss`` and ``start`` override this."""
@@ -29,7 +32,7 @@ class _FixedLoss:
         )
 
 
-class StandaloneAttack(_FixedLoss):
+class StandaloneAttack(FixedLoss):
     """An attack with a threat and a loop of its own; a subclass adds ``__call__``."""
 
     threat: Threat
@@ -67,7 +70,7 @@ class LoopAttack(StandaloneAttack, ABC):
         return self.loop(model, x, y, rng=rng, watch=watch)
 
 
-class WrapperAttack(_FixedLoss):
+class WrapperAttack(FixedLoss):
     """An attack that runs another one, ``attack``, on another model than the one under test; a subclass adds
     ``__call__``.
 

@@ -13,13 +13,18 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r} but it must be one of {', '.join(allowed)}")
 
 
-def check(x: Tensor, rows: Rows, threat: Threat) -> None:
-    """Refuse inputs and labels that do not match, labels that are no class indices, and inputs outside the box."""
+def check(x: Tensor, rows: Rows, threat: Threat, targeted: bool = False) -> None:
+    """Refuse inputs and labels that do not match or are no class indices, missing targets, inputs outside the box."""
     if len(x) != len(rows):
         raise ValueError(f"x has {len(x)} samples and y {len(rows)}; they must match")
     if rows.y.dtype != torch.int64 or rows.y.ndim != 1:
         raise ValueError(
             f"y has shape {tuple(rows.y.shape)} and type {rows.y.dtype} but class indices (b,) of type int64 are needed"
+        )
+    if targeted and "target" not in rows.given:
+        raise ValueError(
+            "a targeted attack needs a class to reach for every sample; "
+            'pass Rows(y, index, {"target": classes}) instead of labels'
         )
     for name, value in {"index": rows.index, **rows.given}.items():
         if len(value) != len(rows):
@@ -35,3 +40,37 @@ def check_labels(rows: Rows, classes: int, targeted: bool = False) -> None:
             raise ValueError(f"{name} span {span} but the model has classes 0..{classes - 1}")
     if targeted and (same := int((rows["target"] == rows.y).sum())):
         raise ValueError(f"{same} targets are the true label; give every sample a class that it does not have")
+
+
+def check_targets(targets: int | None, classes: int) -> int:
+    """The number of wrong classes to aim at, None being all; refuses more than the model has."""
+    wrong = classes - 1
+    if targets is not None and not 1 <= targets <= wrong:
+        raise ValueError(
+            f"targets is {targets} but a model with {classes} classes has {wrong} wrong ones; "
+            f"give a number from 1 to {wrong}"
+        )
+    return wrong if targets is None else targets
+
+
+def norm_of(attack: str, threat: Threat, allowed: tuple[str, ...]) -> None:
+    """Refuse a norm for which the attack has no form."""
+    if threat.norm.name not in allowed:
+        raise ValueError(
+            f"{attack} has no form for the norm {threat.norm.name}; give it a threat in {' or '.join(allowed)}"
+        )
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    """Refuse a number outside [least, most], and NaN."""
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value} but it must be in [{least:g}, {most:g}]")
+
+
+def at_least_one(**counts: int) -> None:
+    """Refuse counts below one."""
+    if min(counts.values()) < 1:
+        given = " and ".join(
+            f"{name} {'is ' * (place == 0)}{count}" for place, (name, count) in enumerate(counts.items())
+        )
+        raise ValueError(f"{given} but an attack needs at least one of each")

@@ -9,7 +9,7 @@ from holdfast.attacks._checks import one_of
 from holdfast.attacks._rules import Momentum, MovingAverage, Rule, default_step
 from holdfast.contracts import Keep, Loss
 from holdfast.geometry import Threat
-from holdfast.losses.classification import cross_entropy
+from holdfast.losses.classification import cross_entropy, toward_target
 
 Form = Literal["normalized", "average"]
 
@@ -20,6 +20,7 @@ class MIM(LoopAttack):
 
     ``form="normalized"`` is the paper's g <- decay·g + grad/mean|grad|; ``form="average"`` is the moving average
     g <- decay·g + (1 - decay)·grad of the TLA code. ``step`` defaults to 2.5·eps/steps; the paper uses eps/steps.
+    ``targeted=True`` minimizes the loss of the class ``rows["target"]``, and only that class is a success.
     """
 
     threat: Threat
@@ -29,6 +30,7 @@ class MIM(LoopAttack):
     form: Form = "normalized"
     loss: Loss = cross_entropy
     keep: Keep = "fooled"
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         one_of("form", self.form, get_args(Form))
@@ -41,4 +43,13 @@ class MIM(LoopAttack):
         """Steps with momentum from the clean input."""
         step = default_step(self.step, self.threat, self.steps)
         rule: Rule = Momentum(step, self.decay) if self.form == "normalized" else MovingAverage(step, self.decay)
-        return Loop(threat=self.threat, loss=self.loss, rule=rule, keep=self.keep, start="clean", steps=self.steps)
+        loss = toward_target(self.loss) if self.targeted else self.loss
+        return Loop(
+            threat=self.threat,
+            loss=loss,
+            rule=rule,
+            keep=self.keep,
+            start="clean",
+            steps=self.steps,
+            targeted=self.targeted,
+        )

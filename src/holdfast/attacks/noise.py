@@ -16,6 +16,7 @@ class Noise(StandaloneAttack):
     """A uniform draw from the ball, without evaluating the model: the baseline that every attack must beat."""
 
     threat: Threat
+    black_box = True
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None

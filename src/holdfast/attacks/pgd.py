@@ -9,7 +9,7 @@ from holdfast.attacks._checks import one_of
 from holdfast.attacks._rules import Adam, Rule, Steepest, default_step
 from holdfast.contracts import Keep, Loss, Start
 from holdfast.geometry import Threat
-from holdfast.losses.classification import cross_entropy
+from holdfast.losses.classification import cross_entropy, toward_target
 
 Steps = Literal["steepest", "adam"]
 
@@ -21,7 +21,8 @@ class PGD(LoopAttack):
     ``step`` defaults to 2.5·eps/steps. ``restarts`` attack the samples that are not yet misclassified from a new start.
     ``keep="fooled"`` stops a sample at its first misclassified iterate; training uses ``keep="last"``. ``start="near"``
     is the start of TRADES, Gaussian noise of 0.001. ``rule="adam"`` takes steps of Adam with learning rate ``step``, as
-    the code of LLR does.
+    the code of LLR does. ``targeted=True`` minimizes the loss of the class ``rows["target"]``, and only that class is a
+    success.
     """
 
     threat: Threat
@@ -32,6 +33,7 @@ class PGD(LoopAttack):
     keep: Keep = "fooled"
     start: Start = "random"
     rule: Steps = "steepest"
+    targeted: bool = False
 
     def __post_init__(self) -> None:
         one_of("rule", self.rule, get_args(Steps))
@@ -44,12 +46,13 @@ class PGD(LoopAttack):
         rule: Rule = Adam(step) if self.rule == "adam" else Steepest(step)
         return Loop(
             threat=self.threat,
-            loss=self.loss,
+            loss=toward_target(self.loss) if self.targeted else self.loss,
             rule=rule,
             keep=self.keep,
             start=self.start,
             steps=self.steps,
             restarts=self.restarts,
+            targeted=self.targeted,
         )
 
     def with_loss(self, loss: Loss, start: Start) -> Self:

@@ -119,12 +119,15 @@ def described(model: nn.Module) -> dict[str, bool | str]:
     return {"folded": True, "arithmetic": dtype if fast.exact else "bfloat16"}
 
 
-def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor) -> Tensor:
-    """(b,) whether each sample is fooled, decided again in full precision where the view computes with less."""
+def confirmed(view: Model, x: Tensor, y: Tensor, fooled: Tensor, targeted: bool = False) -> Tensor:
+    """(b,) whether each sample is fooled, decided again in full precision where the view computes with less.
+
+    ``y`` holds the labels, or the classes that a ``targeted`` attack wants.
+    """
     if not isinstance(view, _Fast) or view.exact or not fooled.any():
         return fooled
     sure = fooled.clone()
-    sure[fooled] = view.precisely(x[fooled]).argmax(1) != y[fooled]
+    sure[fooled] = (view.precisely(x[fooled]).argmax(1) == y[fooled]) == targeted
     return sure
 
 

@@ -15,7 +15,7 @@ from holdfast.crafting.view import described
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.choose import crafting_with, stored_micro
-from holdfast.evaluation.measurements import Measurement, Result, Shard
+from holdfast.evaluation.measurements import Before, Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part, made
 from holdfast.records.provenance import code_version, distinct
@@ -84,17 +84,17 @@ def _parts(
     tasks = [(measurement, shard) for measurement in measurements for shard in shards[measurement.shard]]
     parts: dict[str, list[Part]] = {measurement.name: [] for measurement in measurements}
     for done, (measurement, shard) in enumerate(tasks, start=1):
-        before = {name: parts[name][shard.number] for name in measurement.after}
-        key, code = _key(subject, shard, measurement, settings), code_version(*measurement.code)
+        before = {name: parts[name] for name in measurement.after}
+        key, code = _key(subject, shard, measurement, settings, before), code_version(*measurement.code)
         compute = partial(measurement.measure, subject, shard, before)
         parts[measurement.name].append(subject.cache.get(key, code, measurement.arrays, compute))
         tick(done, len(tasks), measurement.name)
     return parts
 
 
-def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings) -> list[Any]:
+def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Before) -> list[Any]:
     """Everything that a part depends on except the code."""
     samples = digest_of(shard.samples.x, shard.samples.y, shard.samples.index)
     computed = None if subject.model is None else [str(chosen(settings.device)), settings.crafting]
-    identity = [type(measurement).__name__, measurement.settings]
+    identity = [type(measurement).__name__, measurement.settings, measurement.depends_on(shard, before)]
     return [subject.digest, samples, identity, settings.seed, computed, shard.number]

@@ -4,27 +4,29 @@ A measurement is computed shard by shard; the evaluator stores each shard's resu
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from holdfast.contracts import Attack, Batch, Certifier, Meter, Rows
+from holdfast.contracts import Attack, Batch, Certifier, Meter, Predictor, Rows
 from holdfast.data import Split
-from holdfast.evaluation.judge import attack_and_judge
+from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
 from holdfast.evaluation.subject import Subject
-from holdfast.records.facts import AttackFacts
+from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.parts import Part, seconds
 from holdfast.records.records import array_name, column_name
 from holdfast.rng import Rng
 
 CLEAN = "clean"
+RIGHT = "right"  # of a part: (n, draws) which draws of a randomized network are right
 SHOWN = 8  # images of an attack that are stored for the page
 
 Arrays = dict[str, NDArray[Any]]
+Before = Mapping[str, Sequence[Part]]
+"""The parts of all shards of earlier measurements, by their names."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ class Result:
 class Measurement(Protocol):
     """``measure`` gives the part of one shard, ``collect`` puts the parts of all shards into a result.
 
-    ``after`` names measurements that run before and whose parts of the same shard ``measure`` is given. ``code`` names
-    the folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the
-    subject, the samples and the seed. A stored part that lacks one of ``arrays`` is computed again. ``shard`` is the
+    ``after`` names measurements that run before and whose parts of all shards ``measure`` is given. ``code`` names the
+    folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the subject,
+    the samples of the shard and the seed; ``depends_on`` adds what it reads from the parts of other shards. A stored
+    part that lacks one of ``arrays`` is computed again. ``shard`` is the
     number of samples of a part, for measurements that come after no other; None: as the evaluation says.
     """
 
@@ -71,71 +74,120 @@ class Measurement(Protocol):
     def arrays(self) -> frozenset[str]: ...
     @property
     def shard(self) -> int | None: ...
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part: ...
+    def depends_on(self, shard: Shard, before: Before) -> Any: ...
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part: ...
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None: ...
 
 
+class _OfItsShard:
+    """A measurement that reads nothing of other shards."""
+
+    def depends_on(self, shard: Shard, before: Before) -> Any:
+        """Nothing."""
+        return None
+
+
 @dataclass(frozen=True)
-class Clean:
-    """The prediction for every clean sample."""
+class Clean(_OfItsShard):
+    """The prediction for every clean sample; that of a randomized network also in ten further draws."""
 
     name = CLEAN
     after = ()
     code = ("losses", "models", "crafting", "data", "evaluation", "certify")
     settings = None
-    arrays = frozenset({"label", "forwards", "backwards"})
+    arrays = frozenset({"index", "label", "forwards", "backwards"})
     shard = None
 
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
-        """The predicted labels."""
-        label = subject.predict(shard.batch(subject.dtype).x, shard.rng.fork("clean"))
-        return {"label": label.cpu().numpy(), "forwards": np.array(len(label)), "backwards": np.array(0)}
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
+        """The predicted labels, and of a randomized network which draws are right."""
+        batch, rng = shard.batch(subject.dtype), shard.rng.fork("clean")
+        label = subject.predict(batch.x, rng)
+        part = {"index": shard.samples.index.numpy(), "label": label.cpu().numpy()}
+        part |= {"forwards": np.array(len(label)), "backwards": np.array(0)}
+        if subject.model is not None and randomized(subject.model, batch.x, rng.fork("compared")):
+            part[RIGHT] = (drawn(subject.model, batch.x, rng.fork(shard.number)) == batch.y[:, None]).cpu().numpy()
+            part["forwards"] = part["forwards"] * (1 + DRAWS)
+        return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns index, y and label."""
-        result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": _joined(parts, "label")}
-        result.facts[CLEAN] = _cost(parts)
+        result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": joined(parts, "label")}
+        result.facts[CLEAN] = cost(parts)
+        if (right := _right(parts, result.columns["label"] == result.columns["y"])) is not None:
+            result.columns["accuracy"] = right.mean(1)
+            result.facts[CLEAN]["draws"] = asdict(Draws.of(right))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attacked:
-    """One attack on every correctly classified sample, judged.
+class Attacked(_OfItsShard):
+    """One attack on every correctly classified sample, judged; on a randomized network in ten draws.
 
-    ``easier`` names a measurement with the same attack at a smaller eps: the samples it fooled count as fooled here
-    too and are not attacked again. With ``shown`` the first adversarial images are stored.
+    ``carry`` names a measurement whose successes count here too, such as the same attack at a smaller eps: the samples
+    it fooled are not attacked again. With ``shown`` the first adversarial images are stored.
     """
 
     name: str
     attack: Attack
     recipe: Mapping[str, Any]
-    easier: str | None = None
+    carry: str | None = None
     shown: bool = False
-    code = ("losses", "models", "crafting", "data", "attacks", "evaluation")
-    arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "outside"})
+    code = ("losses", "models", "crafting", "data", "attacks", "certify", "evaluation")
+    arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "margin", "outside"})
     shard = None
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The clean prediction, and the easier attack where there is one."""
-        return (CLEAN,) if self.easier is None else (CLEAN, self.easier)
+        """The clean prediction, and the measurement whose successes carry over."""
+        return (CLEAN,) if self.carry is None else (CLEAN, self.carry)
 
     @property
     def settings(self) -> Any:
         """The attack as a recipe writes it, its threat, and the measurement it continues."""
-        return [self.name, self.recipe, str(self.attack.threat), self.easier, self.shown]
+        return [self.name, self.recipe, str(self.attack.threat), self.carry, self.shown]
 
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Attack the samples that are still classified correctly."""
-        batch, meter, rng = shard.batch(), Meter(), shard.rng
-        part = _before(batch, [before[name] for name in self.after])
-        todo = torch.from_numpy(~part["fooled"]).to(shard.device)
+        part = self.carried(shard, before)
+        return self.attacked(subject, shard, part, ~part["fooled"], shard.rng)
+
+    def carried(self, shard: Shard, before: Before) -> Arrays:
+        """The columns before the attack: misclassified samples count as fooled at distance 0; successes carry over."""
+        clean, y = before[CLEAN][shard.number], shard.samples.y.numpy()
+        columns = {
+            "fooled": clean["label"] != y,
+            "distance": np.zeros(len(y)),
+            "label": clean["label"].copy(),
+            "margin": np.full(len(y), -np.inf),
+        }
+        if RIGHT in clean:
+            columns[RIGHT] = clean[RIGHT].copy()
+        if self.carry is not None:
+            earlier = before[self.carry][shard.number]
+            for name, column in columns.items():
+                column[earlier["fooled"]] = earlier[name][earlier["fooled"]]
+            columns["margin"] = earlier["margin"].copy()
+        return columns
+
+    def attacked(self, subject: Subject, shard: Shard, part: Arrays, which: NDArray[np.bool_], rng: Rng) -> Arrays:
+        """The part with the chosen samples attacked."""
+        batch, meter, todo = shard.batch(subject.dtype), Meter(), torch.from_numpy(which).to(shard.device)
         x, rows = batch.x[todo], Rows(batch.y[todo], batch.index[todo])
+        draws, judge_rng = 1, rng.fork("judge")
+        if RIGHT in part:  # a fork, because a model's random numbers follow positions, which shards repeat
+            draws, judge_rng = part[RIGHT].shape[1], judge_rng.fork(shard.number)
         x_adv, verdict = attack_and_judge(
-            _module(subject), self.attack, x, rows, rng=rng, judge_rng=rng.fork("judge"), watch=meter
+            _target(subject, self, rng.fork("predict")),
+            self.attack,
+            x,
+            rows,
+            rng=rng,
+            judge_rng=judge_rng,
+            watch=meter,
+            draws=draws,
         )
-        where = todo.cpu().numpy()
-        for name in ("fooled", "distance", "label"):
-            part[name][where] = getattr(verdict, name).cpu().numpy()
+        part["margin"][which] = np.maximum(part["margin"][which], verdict.margin.cpu().numpy())
+        for name in part.keys() - {"margin"}:
+            part[name][which] = getattr(verdict, name).cpu().numpy()
         part["outside"] = np.array(int((~verdict.inside).sum()))
         part["forwards"], part["backwards"] = np.array(meter.cost.forwards), np.array(meter.cost.backwards)
         if self.shown and shard.number == 0:
@@ -144,20 +196,32 @@ class Attacked:
             part["images"] = images[:SHOWN].cpu().numpy()
         return part
 
+    @property
+    def title(self) -> str:
+        """The name of the attack in records."""
+        return self.name
+
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored."""
+        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored.
+
+        Of a randomized network also the column accuracy, the share of draws that classify the sample correctly.
+        """
         threat = self.attack.threat
         for kind in ("fooled", "distance", "label"):
-            result.columns[column_name(kind, threat.norm.name, self.name)] = _joined(parts, kind)
+            result.columns[column_name(kind, threat.norm.name, self.title)] = joined(parts, kind)
+        right = _right(parts, ~joined(parts, "fooled"))
+        if right is not None:
+            result.columns[column_name("accuracy", threat.norm.name, self.title)] = right.mean(1)
         facts = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,
             minimal=self.attack.minimal,
             outside=sum(int(part["outside"]) for part in parts),
             settings=self.recipe,
-            **_cost(parts),
+            draws=None if right is None else Draws.of(right),
+            **cost(parts),
         )
-        result.facts.setdefault("attacks", {})[self.name] = facts.facts()
+        result.facts.setdefault("attacks", {})[self.title] = facts.facts()
         result.arrays |= dict(self._images(parts[0], samples))
 
     def _images(self, part: Part, samples: Split) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -169,7 +233,7 @@ class Attacked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certified:
+class Certified(_OfItsShard):
     """The certified radius of every sample and the norm of the shortest verified adversarial perturbation.
 
     The certifier is bound to its subject; ``recipe`` holds its settings. Where it abstains or certifies another label
@@ -189,7 +253,7 @@ class Certified:
         """The name and settings of the certifier."""
         return [self.name, self.recipe]
 
-    def measure(self, subject: Subject, shard: Shard, before: Mapping[str, Part]) -> Part:
+    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Certify a shard."""
         batch = shard.batch(subject.dtype)
         certificate = self.certifier(batch.x, rng=shard.rng.fork("certify").at(batch.index))
@@ -197,32 +261,42 @@ class Certified:
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The columns radius and upper, and the cost of certifying."""
-        norm, same = self.certifier.norm.name, _joined(parts, "label") == result.columns["label"]
+        norm, same = self.certifier.norm.name, joined(parts, "label") == result.columns["label"]
         for kind, otherwise in (("radius", 0.0), ("upper", np.inf)):
-            result.columns[column_name(kind, norm, self.name)] = np.where(same, _joined(parts, kind), otherwise)
+            result.columns[column_name(kind, norm, self.name)] = np.where(same, joined(parts, kind), otherwise)
         facts = {"norm": norm, "seconds": sum(map(seconds, parts)), "settings": dict(self.recipe)}
         result.facts.setdefault("certificates", {})[self.name] = facts
 
 
-def _module(subject: Subject) -> nn.Module:
-    if subject.model is None:
-        raise ValueError(f"{subject.name} has no network to attack; leave its attacks out")
-    return subject.model
+def _target(subject: Subject, measurement: Attacked, rng: Rng) -> Predictor:
+    """The module of a subject, or its predictions where it has none, which suffice for black-box attacks."""
+    if subject.model is not None:
+        return subject.model
+    if not measurement.attack.black_box:
+        raise ValueError(
+            f"{subject.name} has no network, so {measurement.name} finds no gradients there; leave it out or use "
+            "attacks that need only predictions, such as rays and hopskipjump"
+        )
+    return lambda x: subject.predict(x, rng)
 
 
-def _before(batch: Batch, parts: Sequence[Part]) -> Arrays:
-    """Misclassified samples count as fooled at distance 0; earlier successes carry over."""
-    label, y = parts[0]["label"], batch.y.cpu().numpy()
-    columns = {"fooled": label != y, "distance": np.zeros(len(y)), "label": label.copy()}
-    for earlier in parts[1:]:
-        columns = {name: np.where(earlier["fooled"], earlier[name], column) for name, column in columns.items()}
-    return columns
+def _right(parts: Sequence[Part], otherwise: NDArray[Any]) -> NDArray[Any] | None:
+    """(n, draws) which draws are right, None if no shard found the network randomized; ``otherwise`` (n,) for shards
+    that did not."""
+    widths = [part[RIGHT].shape[1] for part in parts if RIGHT in part]
+    if not widths:
+        return None
+    pieces = np.split(otherwise, np.cumsum([len(part["label"]) for part in parts])[:-1])
+    repeated = (np.repeat(piece[:, None], widths[0], 1) for piece in pieces)
+    return np.concatenate([part.get(RIGHT, piece) for part, piece in zip(parts, repeated, strict=True)])
 
 
-def _joined(parts: Sequence[Part], name: str) -> NDArray[Any]:
+def joined(parts: Sequence[Part], name: str) -> NDArray[Any]:
+    """One array of all shards."""
     return np.concatenate([part[name] for part in parts])
 
 
-def _cost(parts: Sequence[Part]) -> dict[str, Any]:
+def cost(parts: Sequence[Part]) -> dict[str, Any]:
+    """Seconds and passes of all shards."""
     passes = {name: sum(int(part[name]) for part in parts) for name in ("forwards", "backwards")}
     return {"seconds": sum(map(seconds, parts)), **passes}

@@ -21,7 +21,8 @@ class Subject:
     ``name`` and ``seed`` say which row of a table it belongs to and ``group`` which classifier of that row it is, such
     as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records go to ``folder``
     and ``facts`` into them; finished parts go to ``parts``, by default inside ``folder``, which equal classifiers may
-    share. ``predict`` takes inputs of type ``dtype``; attacks need ``model``, which is None where there is no module.
+    share. ``predict`` takes inputs of type ``dtype``. ``model`` is None where there is no module: attacks that need
+    gradients are then refused, and black-box attacks query ``predict``.
     """
 
     name: str

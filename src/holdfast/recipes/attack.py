@@ -1,6 +1,6 @@
 """The tables [attacks], [craft] and [validate]: attacks by name, with defaults that depend on their role."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -14,13 +14,36 @@ from holdfast.recipes.build import Table, build, build_attack, member, section
 
 @dataclass(frozen=True, kw_only=True)
 class TransferConfig:
-    """An attack crafted on another model of the study; ``"self"`` is the same method trained with another seed."""
+    """An attack crafted on one or several other models of the study, trained with another seed than the target.
+
+    ``source`` names their methods; ``"self"`` is the method of the target. See :class:`Transfer` for the options.
+    """
 
     attack: Attack
-    source: str = "self"
+    source: str | tuple[str, ...] = "self"
+    diversity: float = 0.0
+    smallest: float = 0.9
+    translation: int = 1
 
     def __post_init__(self) -> None:
-        Transfer(source=nn.Identity(), attack=self.attack)  # raises before training if the attack cannot be transferred
+        if len(set(self.sources)) < len(self.sources):
+            raise ValueError(f"source is {list(self.sources)} but each model is used once; name each method once")
+        self.on([nn.Identity() for _ in self.sources])  # raises before training if the attack cannot be transferred
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The methods of the models on which the attack crafts."""
+        return (self.source,) if isinstance(self.source, str) else self.source
+
+    def on(self, models: Sequence[nn.Module]) -> Transfer:
+        """The attack that crafts on these models."""
+        return Transfer(
+            source=models[0] if len(models) == 1 else models,
+            attack=self.attack,
+            diversity=self.diversity,
+            smallest=self.smallest,
+            translation=self.translation,
+        )
 
 
 def entry_table(name: str, value: Any) -> dict[str, Any]:

@@ -23,9 +23,6 @@ FOLDERS: dict[str, ModuleType] = {
     "head": holdfast.models.heads,
 }
 
-AWAITED = ("cw_l2", "deepfool", "jsma")
-"""Attacks of published tables that holdfast does not implement yet; recipes may name them but not run them."""
-
 
 def names(kind: str) -> list[str]:
     """All names of a kind (attack, method, certifier, encoder, head)."""
@@ -38,12 +35,6 @@ def member(kind: str, name: str) -> type:
     if file not in names(kind):
         raise ValueError(unknown(f"{kind} {name!r}", name, names(kind)))
     return members.member(FOLDERS[kind], file)
-
-
-def awaited(name: str) -> bool:
-    """True if the attack is not implemented yet."""
-    file = name.replace("-", "_")
-    return file in AWAITED and file not in names("attack")
 
 
 def name_of(value: object) -> str:

@@ -12,12 +12,13 @@ from pathlib import Path
 from shlex import join
 from typing import Any, Literal, cast
 
-from holdfast.contracts import Attack, Certifier, Method
+from holdfast.attacks.triage import Triage
+from holdfast.contracts import Attack, Cascade, Certifier, Method
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
 from holdfast.members import unknown
-from holdfast.recipes import checks, kinds, source
+from holdfast.recipes import checks, source
 from holdfast.recipes.attack import (
     TransferConfig,
     crafting,
@@ -71,8 +72,11 @@ class EvaluateConfig:
     curve: str | None = None  # the attack that measures the curve
     eps: tuple[float, ...] = ()
     strip: str | None = None  # the attack whose images are shown on the page
+    confirm: int | Literal["all"] | None = None  # survivors of triage on which AutoAttack is run too, drawn at random
 
     def __post_init__(self) -> None:
+        if self.confirm is not None and self.confirm != "all" and self.confirm < 1:
+            raise ValueError(f'confirm is {self.confirm} but must be a number of samples, at least 1, or "all"')
         if self.shard < 1 or (self.samples is not None and self.samples < 1):
             raise ValueError(f"shard is {self.shard} and samples {self.samples} but both must be at least 1")
         if not all(0 <= eps < inf for eps in self.eps):
@@ -107,12 +111,16 @@ class Recipe:
     arithmetic: Arithmetic = "auto"  # precision of attacks; judging is always float32
     crafting: Mode = "auto"  # "module": attacks call the model itself, not its fast form
     sweep: SweepConfig | None = None  # settings of `holdfast sweep`
-    awaited: Mapping[str, Table] = field(default_factory=dict)  # attacks that are not implemented yet: shown, not run
     call: str = field(default="", compare=False)  # its name or path and its changes, as commands take them
 
     def __post_init__(self) -> None:
         if self.crafting == "module" and self.arithmetic == "bfloat16":
             raise ValueError('crafting = "module" calls the model itself, in float32; leave arithmetic out')
+        if self.evaluate.confirm is not None and not any(isinstance(one, Triage) for one in self.attacks.values()):
+            raise ValueError(
+                "confirm runs AutoAttack on samples that triage leaves standing, but triage is not among the attacks; "
+                "add it or leave confirm out"
+            )
 
     @property
     def default_out(self) -> Path:
@@ -134,7 +142,6 @@ class Recipe:
                 table["attacks"][name] = {"name": "transfer", **table["attacks"][name]}
         table["certificates"] = {name: certifier_table(certifier) for name, certifier in self.certificates.items()}
         table["metrics"] = {name: metric.table() for name, metric in self.metrics.items()}
-        table["attacks"].update(table.pop("awaited"))
         del table["call"]
         return {key: value for key, value in table.items() if value != {}}
 
@@ -155,7 +162,6 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
     table = {key: value for key, value in table.items() if value is not False}  # as --set leaves out a table
     _check_tables(table, where)
     threat = None if table.get("threat") is None else build_threat(table["threat"], "threat")
-    attacks, awaited = _attacks(table, threat, stored)
     name = checks.folder_name(str(table.get("name", where)))
     recipe = Recipe(
         name=name,
@@ -169,8 +175,7 @@ def read(table: Table, where: str = "recipe", *, stored: bool = False) -> Recipe
         models={n: build(OwnModelConfig, value, f"models.{n}") for n, value in _named(table, "models", stored).items()},
         metrics={n: read_metric(n, value) for n, value in _named(table, "metrics").items()},
         validate=None if threat is None else read_validation(table.get("validate") or {}, threat),
-        attacks=attacks,
-        awaited=awaited,
+        attacks=_attacks(table, threat, stored),
         certificates={n: read_certifier(n, value) for n, value in _named(table, "certificates").items()},
         evaluate=build(EvaluateConfig, table.get("evaluate", {}), "evaluate"),
         certify=None if table.get("certify") is None else build(CertifyConfig, table["certify"], "certify"),
@@ -195,7 +200,7 @@ _NEEDS = {
 
 def _check_tables(table: Table, where: str) -> None:
     """Refuse unknown tables, and tables without another table that they need."""
-    known = {field.name for field in fields(Recipe)} - {"awaited", "call"} | {"train", "craft"}
+    known = {field.name for field in fields(Recipe)} - {"call"} | {"train", "craft"}
     for key in table:
         if key not in known:
             raise ValueError(unknown(f"key {key!r} in {where}", key, known))
@@ -215,19 +220,12 @@ def _named(table: Table, key: str, stored: bool = False) -> dict[str, Any]:
     return {} if table.get(key) is None else checks.named(table[key], key, stored=stored)
 
 
-def _attacks(
-    table: Table, threat: Threat | None, stored: bool
-) -> tuple[dict[str, Attack | TransferConfig], dict[str, dict[str, Any]]]:
-    """The attacks of the evaluation, and those that are not implemented yet."""
-    if threat is None or table.get("attacks") is None:
-        return {}, {}
-    given = {name: entry_table(name, value) for name, value in _named(table, "attacks", stored).items()}
-    awaited = {name: attack for name, attack in given.items() if kinds.awaited(str(attack["name"]))}
-    for name, attack in awaited.items():
-        build_threat(
-            attack.get("threat", table["threat"]), f"attacks.{name}.threat"
-        )  # the only part that can be checked
-    return {name: read_attack(name, attack, threat) for name, attack in given.items() if name not in awaited}, awaited
+def _attacks(table: Table, threat: Threat | None, stored: bool) -> dict[str, Attack | TransferConfig]:
+    """The attacks of the evaluation."""
+    if threat is None:
+        return {}
+    given = _named(table, "attacks", stored).items()
+    return {name: read_attack(name, entry_table(name, value), threat) for name, value in given}
 
 
 def _entry(recipe: Table, name: str, table: Table, threat: Threat) -> Entry:
@@ -249,6 +247,10 @@ def _check_references(recipe: Recipe) -> None:
     for key, name in (("curve", evaluate.curve), ("strip", evaluate.strip)):
         if name is not None and name not in recipe.attacks:
             raise ValueError(unknown(f"attack {name!r} in evaluate.{key}", name, recipe.attacks))
+    if evaluate.strip is not None and isinstance(recipe.attacks[evaluate.strip], Cascade):
+        raise ValueError(
+            f"evaluate.strip is {evaluate.strip!r}, a cascade, whose images are not stored; name another attack"
+        )
     if evaluate.curve is not None:
         _check_curve(evaluate.curve, evaluate.eps, recipe.attacks)
     for name, entry in recipe.methods.items():
@@ -269,9 +271,9 @@ def _check_transfer(name: str, attack: TransferConfig, recipe: Recipe) -> None:
         raise ValueError(
             f"attacks.{name} crafts on another model of [methods], which [models] do not have; leave it out"
         )
-    if attack.source not in (*recipe.methods, "self"):
-        where = f"source {attack.source!r} in attacks.{name}"
-        raise ValueError(unknown(where, attack.source, recipe.methods))
+    for method in attack.sources:
+        if method not in (*recipe.methods, "self"):
+            raise ValueError(unknown(f"source {method!r} in attacks.{name}", method, recipe.methods))
     if len(recipe.seeds) < 2:
         raise ValueError(
             f"attacks.{name} crafts on a model trained with another seed; give at least two seeds, "

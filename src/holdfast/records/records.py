@@ -38,7 +38,11 @@ class Records:
     ``columns`` have equal length: ``index``, ``y``, ``label`` (the clean prediction) and, for each attack,
     ``fooled:<norm>:<name>``, ``distance:<norm>:<name>`` (nan where the point was outside the threat and does
     not count) and ``label:<norm>:<name>``, and for each certificate ``radius:<norm>:<name>`` (0 where the prediction
-    is not certified) and ``upper:<norm>:<name>`` (inf where no adversarial example is known). ``facts`` are JSON
+    is not certified) and ``upper:<norm>:<name>`` (inf where no adversarial example is known). For a
+    randomized model, judged in several draws of its random numbers, ``fooled`` is True if any draw misclassifies the
+    point, ``label`` is the first wrong label, and ``accuracy`` and ``accuracy:<norm>:<name>`` are the shares of draws
+    that classify the clean sample and the point correctly. For a cascade ``stage:<norm>:<name>`` is the number of the
+    stage that fooled the sample, -1 if none did. ``facts`` are JSON
     values: model, method, seed, data, weights, recipe, versions, commit, ``attacks`` (name to :class:`AttackFacts` as
     JSON), ``certificates`` (name to norm, seconds and settings), ``training`` and ``clean`` (costs). ``arrays`` hold
     everything that is not a column, such as images.

@@ -16,11 +16,14 @@ from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.measurements import Certified, Clean
 from holdfast.evaluation.subject import Subject
+from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.certify import CertifyConfig, MetricConfig
+from holdfast.recipes.schema import Recipe
 from holdfast.records.parts import Part, Parts, made, seconds
 from holdfast.records.provenance import code_version
 from holdfast.rng import Rng
+from holdfast.run.attack_measurements import Attacks, attack_measurements
 from holdfast.run.session import Evaluation, Session
 
 
@@ -32,6 +35,14 @@ def folder_of(out: Path, metric: str, k: int, seed: int) -> Path:
 def group_of(k: int) -> str:
     """The name of a number of neighbors on the page."""
     return f"K = {k}"
+
+
+def black_box_attacks(recipe: Recipe) -> Attacks:
+    """The attacks of a recipe if all of them run on nearest neighbors, which have no gradients; else none of them."""
+    attacks = {name: it for name, it in recipe.attacks.items() if not isinstance(it, TransferConfig) and it.black_box}
+    if len(attacks) < len(recipe.attacks):
+        return {}
+    return {name: (attack, json_table(attack)) for name, attack in attacks.items()}
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,10 @@ class Metrics:
             )
             recipe = {"k": k, "near": config.near, "box": config.box}
             certificate = Certified(name="neighbors", certifier=certifier, recipe=recipe)
-            yield Evaluation(subject, samples, [Clean(), certificate], config.shard)
+            attacks = attack_measurements(
+                black_box_attacks(self.session.recipe), classes=len(self.session.training_data.classes)
+            )
+            yield Evaluation(subject, samples, [Clean(), certificate, *attacks], config.shard)
 
     def _train(self) -> Split:
         """All training samples, including those held out for validation, in the order of the file."""

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from holdfast.contracts import Attack
+from holdfast.attacks.triage import NORMS as TRIAGE_NORMS
+from holdfast.contracts import Attack, Cascade
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
@@ -16,8 +17,11 @@ from holdfast.recipes.model import OwnModelConfig
 from holdfast.recipes.schema import DataConfig, EvaluateConfig, Recipe
 from holdfast.run.own_models import folder_name
 
-ATTACKS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
-"""The default attacks; they work in every norm."""
+ATTACKS = ("noise", "fgsm", "pgd:steps=40", "triage")
+"""The default attacks."""
+
+OTHER_NORMS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
+"""The default attacks in norms in which triage has no form."""
 
 _SEPARATOR = re.compile(r",(?![^\[{]*[\]}])")  # a comma outside of lists and tables
 
@@ -36,6 +40,7 @@ def read(
     seed: int | None = None,
     arithmetic: Arithmetic | None = None,
     crafting: Mode | None = None,
+    confirm: str | None = None,
 ) -> Recipe:
     """The recipe that the options of the command line describe."""
     for option, value, example in (("--data", data, "imagefolder:PATH"), ("--threat", threat, "linf:8/255")):
@@ -46,7 +51,9 @@ def read(
             f"--samples is {samples} and --seed {seed} but there must be a sample, and a seed is 0 or more"
         )
     allowed = build_threat(threat, "--threat")
-    attacks = _attacks(attack or ATTACKS, allowed)
+    default = ATTACKS if allowed.norm.name in TRIAGE_NORMS else OTHER_NORMS
+    attacks = _attacks(attack or default, allowed)
+    pictured = [name for name, one in attacks.items() if not isinstance(one, Cascade)]
     file = None if weights is None else weights.name
     return Recipe(
         name=folder_name(model if weights is None else f"{model}-{weights.stem}"),
@@ -57,10 +64,16 @@ def read(
         threat=allowed,
         models={model: _model(model, weights, mean, std)},
         attacks=attacks,
-        evaluate=EvaluateConfig(samples=samples, seed=seed or 0, strip=list(attacks)[-1]),
+        evaluate=EvaluateConfig(
+            samples=samples, seed=seed or 0, strip=pictured[-1] if pictured else None, confirm=_confirm(confirm)
+        ),
         arithmetic=arithmetic or "auto",
         crafting=crafting or "auto",
     )
+
+
+def _confirm(text: str | None) -> int | Literal["all"] | None:
+    return cast(int | Literal["all"] | None, scalar(int | Literal["all"] | None, text, "--confirm"))
 
 
 def _model(module: str, weights: Path | None, mean: str | None, std: str | None) -> OwnModelConfig:

@@ -13,7 +13,6 @@ from holdfast.data import DataSet, EvaluationSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
 from holdfast.evaluation.measurements import Measurement
 from holdfast.evaluation.subject import Subject
-from holdfast.recipes import source
 from holdfast.recipes.assemble import load_for
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
@@ -51,12 +50,6 @@ class Session:
     @staticmethod
     def open(recipe: Recipe, out: Path, data_dir: Path | None, device: str, progress: Progress) -> "Session":
         """Choose the device and load the data."""
-        if recipe.awaited:
-            missing = ", ".join(f"{table['name']!r}" for table in recipe.awaited.values())
-            raise ValueError(
-                f"recipe {recipe.name} judges with {missing}, which holdfast does not have yet; "
-                f"go without: {source.without(recipe.awaited)}"
-            )
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         fabric = _fabric(recipe, device)

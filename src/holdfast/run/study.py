@@ -161,6 +161,7 @@ def _decisive(recipe: Recipe, row: Row) -> Mapping[str, Any]:
     found = {name: table.get(name) for name in _DECISIVE[row.table]}
     if row.table == "metrics" and recipe.certify is not None:  # radii and k only say what is shown
         found |= {name: getattr(recipe.certify, name) for name in ("samples", "near", "box")}
+        found |= {"attacks": metrics.black_box_attacks(recipe)}
     return found | {"row": table.get(row.table, {}).get(row.name)}
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.attacks.transfer import Transfer
 from holdfast.contracts import Attack
 from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
@@ -146,5 +145,6 @@ class Trained:
         if not isinstance(config, TransferConfig):
             return config, settings
         other = seeds[(seeds.index(seed) + 1) % len(seeds)]
-        model, digest = self.model(method if config.source == "self" else config.source, other)
-        return Transfer(source=model, attack=config.attack), {**settings, "weights": digest}
+        methods = dict.fromkeys(method if source == "self" else source for source in config.sources)
+        models, digests = zip(*(self.model(source, other) for source in methods), strict=True)
+        return config.on(models), {**settings, "weights": digests[0] if len(digests) == 1 else list(digests)}

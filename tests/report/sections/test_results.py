@@ -1,12 +1,14 @@
 """Tables of robust accuracy."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from holdfast.records.facts import Draws
+from holdfast.records.records import Records
 from holdfast.report.format import eps_text
-from holdfast.report.sections.results import main_table, other_table, settings_table
+from holdfast.report.sections.results import main_table, other_table, section, settings_table
 from holdfast.report.summary import against
 from holdfast.report.table import Cell
 from holdfast.statistics import Share
@@ -56,6 +58,21 @@ def test_there_is_no_other_table_without_other_attacks(make_run, make_study, wit
     assert other_table(make_study([run])) is None
 
 
+def test_a_randomized_model_is_shown_with_its_mean_and_its_worst_draw(make_run, make_study) -> None:
+    assert not any("randomized" in sentence for sentence in section(make_study([make_run("a", 0, n=9)])).sentences)
+    run = make_run("a", 0, n=9)
+    facts = {**run.records.facts, "clean": {**run.records.facts["clean"], "draws": asdict(Draws(10, 0.912, 0.9))}}
+    facts["attacks"] = {**facts["attacks"]}
+    facts["attacks"]["FGSM"] = {**facts["attacks"]["FGSM"], "draws": asdict(Draws(10, 0.5, 0.25))}
+    noisy = replace(run, records=Records(run.records.columns, facts))
+    (sentence,) = [s for s in section(make_study([noisy])).sentences if "randomized" in s]
+    assert sentence == (
+        "a (seed 0) is randomized. Its mean accuracy over 10 draws: clean 91.2 % (worst draw 90.0 %), "
+        "FGSM 50.0 % (worst draw 25.0 %). The tables count a sample as robust only if every draw classifies it "
+        "correctly."
+    )
+
+
 @pytest.mark.parametrize(
     ("eps", "text"),
     [
@@ -86,3 +103,23 @@ def test_settings_are_listed_for_each_attack(study) -> None:
     rows = {row.name: row.cells for row in settings_table(study).rows}
     assert rows["PGD-40"] == ("linf", "0.3", "any perturbation within eps", "steps 40")
     assert rows["PGD-L2"][-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("settings", "short"),
+    [
+        ({"steps": 7, "step": 0.08}, True),
+        ({"steps": 7, "step": 0.09}, False),
+        ({"steps": 10, "step": 0.06}, False),  # exactly 2 eps
+        ({"steps": 7, "step": None}, False),
+        ({"attack": {"steps": 7, "step": 0.08}}, True),
+        ({"steps": 7, "step": 0.08, "at": 0.3}, False),  # a point of a curve, whose step is scaled
+    ],
+)
+def test_steps_that_cannot_cross_the_ball_give_a_warning(make_run, make_study, settings, short: bool) -> None:
+    run = make_run("a", 0, n=9)
+    facts = run.records.facts
+    attacks = {**facts["attacks"], "PGD-40": {**facts["attacks"]["PGD-40"], "settings": settings}}
+    run = replace(run, records=replace(run.records, facts={**facts, "attacks": attacks}))
+    expected = "PGD-40 takes 7 steps of 0.08, which cannot cross the ball (2 eps = 0.6)"
+    assert any(warning.startswith(expected) for warning in section(make_study([run])).warnings) == short

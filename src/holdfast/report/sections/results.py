@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from holdfast.records.facts import AttackFacts
+from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
 from holdfast.report.figures import colors
 from holdfast.report.format import eps_text, listed, percent, seeds_text
@@ -24,11 +24,11 @@ def section(study: Study) -> Section | None:
     return Section(
         id="results",
         title="Results",
-        sentences=_sentences(study),
+        sentences=[*_sentences(study), *_randomized(study)],
         tables=[table for table in tables if table is not None],
         cards=list(_cards(study)),
         lead=headline(study),
-        warnings=[*_outside(study), *_not_attacked(study)],
+        warnings=[*_outside(study), *_not_attacked(study), *_short(study)],
         in_text=True,
     )
 
@@ -100,6 +100,20 @@ def _cards(study: Study) -> Iterator[Card]:
             yield Card(name=title, color=looks[title], value=cell, unit="% robust", note=note)
 
 
+def _randomized(study: Study) -> Iterator[str]:
+    """Mean accuracy over draws and that of the worst draw, for models that draw random numbers."""
+    for run in study.runs:
+        clean, attacks = run.records.facts.get("clean", {}).get("draws"), run.records.attacks
+        if clean is None:
+            continue
+        shown = {"clean": Draws(**clean)} | {name: a.draws for name, a in attacks.items() if a.draws is not None}
+        each = [f"{name} {percent(d.mean)} % (worst draw {percent(d.worst)} %)" for name, d in shown.items()]
+        yield (
+            f"{run.label} is randomized. Its mean accuracy over {shown['clean'].number} draws: {', '.join(each)}. "
+            "The tables count a sample as robust only if every draw classifies it correctly."
+        )
+
+
 def _outside(study: Study) -> Iterator[str]:
     for name in study.attacks():
         runs = [run for run in study.runs if name in run.records.attacks and run.records.attacks[name].outside]
@@ -116,6 +130,21 @@ def _not_attacked(study: Study) -> Iterator[str]:
     if study.eps is not None and (runs := [run.label for run in study.unmeasured()]):
         where = f"{study.norm} eps {eps_text(study.eps)}"
         yield f"No attack was run at {where} against {listed(runs)}, so the worst case is an upper bound."
+
+
+def _short(study: Study) -> Iterator[str]:
+    """Warn of published and own settings whose steps are too short; the default step size is long enough."""
+    for name, attack in study.attacks().items():
+        settings = attack.settings.get("attack", attack.settings)  # of the inner attack, if it wraps one
+        steps, step = settings.get("steps"), settings.get("step")
+        if steps is None or step is None or "at" in attack.settings or attack.norm == "l0":
+            continue
+        needed = 2 * attack.eps
+        if steps * step < needed * (1 - 1e-9):
+            yield (
+                f"{name} takes {steps} steps of {step:.4g}, which cannot cross the ball (2 eps = {needed:.4g}), so it "
+                "may miss adversarial examples; use more or larger steps, or leave out the step size."
+            )
 
 
 def headline(study: Study) -> list[str]:

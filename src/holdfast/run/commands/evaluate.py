@@ -19,6 +19,7 @@ def evaluate(
     data_dir: options.DataDir = None,
     changes: options.Changes = [],  # noqa: B006
     device: options.Device = "auto",
+    confirm: options.Confirm = None,
     model: options.Model = None,
     weights: options.Weights = None,
     data: options.Data = None,
@@ -43,7 +44,11 @@ def evaluate(
     given: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
     given |= {"threat": threat, "attack": attack, "samples": samples, "arithmetic": arithmetic, "crafting": crafting}
     options.check_subject(recipe, model, {"method": method, "set": changes}, given)
-    loaded = schema.load(str(recipe), changes) if model is None else own_recipe.read(model, **given, seed=seed)
+    if model is None:
+        confirmed = [] if confirm is None else [f"evaluate.confirm={confirm}"]
+        loaded = schema.load(str(recipe), [*changes, *confirmed])
+    else:
+        loaded = own_recipe.read(model, **given, seed=seed, confirm=confirm)
     chosen = study.rows(loaded, ("methods", "models"), method, seed)
     study.report_on(loaded, options.default_out(loaded, out), besides=chosen)  # refuse now what the report would refuse
     with Progress() as progress:

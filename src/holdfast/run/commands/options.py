@@ -86,8 +86,15 @@ Attacks = Annotated[
     typer.Option(
         "--attack",
         help="An attack with settings as in recipes, e.g. pgd:steps=40,step=1/255; may be repeated. "
-        "Default: noise, FGSM, and PGD with restarts on two losses.",
+        "Default: noise, FGSM, PGD with 40 steps, and triage. --attack autoattack runs the standard suite.",
         rich_help_panel=_OWN,
+    ),
+]
+Confirm = Annotated[
+    str | None,
+    typer.Option(
+        help="Run AutoAttack too on this many samples that triage leaves standing, drawn at random, or on all; the "
+        "report says how much lower AutoAttack would be at most."
     ),
 ]
 Samples = Annotated[

@@ -1,0 +1,111 @@
+"""Fast adaptive boundary attack."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks._attack import StandaloneAttack
+from holdfast.attacks._boundary import Closest, Probe, Run, aims, column, differentiable
+from holdfast.attacks._checks import at_least_one, between, check, norm_of, one_of
+from holdfast.attacks._hyperplane import DUAL, shortest_to
+from holdfast.contracts import Keep, Rows, Watch
+from holdfast.geometry import Threat
+from holdfast.rng import Rng
+
+_LEAST = 1e-8  # the shortest length in the weights of the two projections
+
+
+@dataclass(frozen=True, kw_only=True)
+class FAB(StandaloneAttack):
+    """The closest misclassified point, by projections onto linearized decision boundaries (Croce and Hein 2020).
+
+    Each step projects the iterate and x onto the linearized boundary within the box, goes ``eta`` times as far, and
+    averages both with a weight of at most ``alpha_max`` for x. After a success the next step starts from ``beta`` times
+    the perturbation. By default the attack aims at the ``targets`` classes with the largest logits at x in turn, as in
+    AutoAttack (nine, or all if there are fewer), one backward pass per step. ``targets=0`` is the untargeted form: it
+    linearizes the boundaries to all classes, one backward pass each, and goes to the nearest. In both, any
+    misclassification counts. ``targeted=True`` aims at the ``target`` of the rows, and only that class counts.
+
+    A result farther away than eps is replaced by x. ``keep="closest"`` runs all steps, so that one run covers every
+    eps; ``keep="fooled"`` stops a sample at its first success within eps. Restarts begin at random, within half of eps
+    or of the distance of the best point if that is shorter; a sample without either is not restarted.
+    """
+
+    threat: Threat
+    steps: int = 100
+    restarts: int = 1
+    targets: int | None = None
+    targeted: bool = False
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    keep: Keep = "closest"
+
+    def __post_init__(self) -> None:
+        norm_of("fab", self.threat, tuple(DUAL))
+        one_of("keep", self.keep, get_args(Keep))
+        if self.keep not in ("closest", "fooled"):
+            raise ValueError(f'keep is "{self.keep}" but fab looks for short perturbations; give "closest" or "fooled"')
+        at_least_one(steps=self.steps, restarts=self.restarts)
+        between("alpha_max", self.alpha_max, 0, 1)
+        between("eta", self.eta, 1, 2)
+        between("beta", self.beta, 0, 1)
+        between("targets", self.targets or 0, 0, inf)
+        if self.targeted and self.targets is not None:
+            raise ValueError("targeted=True aims at the target of each row; leave out the number of targets")
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
+    ) -> Tensor:
+        """Adversarial inputs for x."""
+        rows = Rows.of(y)
+        check(x, rows, self.threat, self.targeted)
+        x = x.detach()
+        if not len(x):
+            return x.clone()
+        with differentiable(model, x, rng, self.steps * self.restarts * max(1, self.targets or 1)) as views:
+            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
+            logits = probe.clean(closest, rows)
+            for number, classes in enumerate(aims(logits, rows, self.targets, self.targeted)):
+                for restart in range(self.restarts):
+                    drawn = rng.fork("start").fork(number).fork(restart)
+                    for run in self._starts(closest, rows, classes, restart, drawn):
+                        self._run(probe, closest, run)
+        return closest.result()
+
+    def _starts(self, closest: Closest, rows: Rows, classes: Tensor, restart: int, rng: Rng) -> Iterator[Run]:
+        """The micro-batches of a run: the samples that it can improve, at their starting points."""
+        left = ~closest.inside() if self.keep == "fooled" else closest.length > 0
+        if not restart:
+            yield from closest.runs(rows, classes, left)
+            return
+        radius = 0.5 * closest.length.clamp_max(self.threat.eps)
+        for run in closest.runs(rows, classes, left & radius.isfinite()):
+            noise = self.threat.norm.sample(run.x, radius[run.ids], rng.at(run.rows.index))
+            yield run._replace(x_adv=(run.x + noise).clamp(self.threat.low, self.threat.high))
+
+    def _run(self, probe: Probe, closest: Closest, run: Run) -> None:
+        for _ in range(self.steps):
+            run = run._replace(x_adv=self._step(run, *probe.nearest_boundary(run)))
+            wanted = probe.reached(run)
+            closest.offer(run.ids, run.x_adv, wanted)
+            back = run.x + self.beta * (run.x_adv - run.x)
+            run = run._replace(x_adv=torch.where(column(wanted, back), back, run.x_adv))
+            if self.keep == "fooled":
+                run = run.take(~closest.inside()[run.ids])
+                if not len(run.ids):
+                    return
+
+    def _step(self, run: Run, value: Tensor, slope: Tensor) -> Tensor:
+        """The next iterate: the average of the two projections onto the linearized boundary, with overshoot."""
+        x, x_adv, norm, box = run.x, run.x_adv, self.threat.norm, (self.threat.low, self.threat.high)
+        at_x = value + (slope * (x - x_adv)).flatten(1).sum(1)
+        near = shortest_to(x_adv, slope, value, *box, norm.name)
+        far = shortest_to(x, slope, at_x, *box, norm.name)
+        lengths = [norm.length(d).clamp_min(_LEAST) for d in (near, far)]
+        share = column((lengths[0] / (lengths[0] + lengths[1])).clamp_max(self.alpha_max), x)
+        return ((1 - share) * (x_adv + self.eta * near) + share * (x + self.eta * far)).clamp(*box)

@@ -1,0 +1,91 @@
+"""Jacobian-based saliency map attack."""
+
+from dataclasses import dataclass
+from functools import partial
+from math import inf, isfinite
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks._attack import StandaloneAttack
+from holdfast.attacks._boundary import Closest, Probe, Run, aims, differentiable
+from holdfast.attacks._checks import at_least_one, between, check, norm_of
+from holdfast.attacks._pairs import best_pairs
+from holdfast.contracts import Rows, Watch
+from holdfast.geometry import Threat
+from holdfast.rng import Rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class JSMA(StandaloneAttack):
+    """Move the pair of features with the largest saliency by ``theta``, again and again (Papernot et al. 2016).
+
+    The saliency of a pair is the increase of the target logit times the decrease of the sum of the others; both must be
+    positive. The pair is exact: no other pair has a larger one. Features at the edge of the box are left out. A sample
+    ends when it has the wanted label, no pair is salient, the next pair would change more than eps pixels, or after
+    ``steps`` pairs. Every channel of an image is a feature of its own, while the norm counts pixels.
+
+    ``targeted=True`` aims at the ``target`` of the rows. Without it the attack aims at the ``targets`` classes with the
+    largest logits at x in turn (nine, or all if there are fewer), any misclassification counts, and the result is the
+    shortest success. ``theta`` is negative to decrease features.
+    """
+
+    threat: Threat
+    steps: int = 1000
+    theta: float = 1.0
+    targets: int | None = None
+    targeted: bool = False
+    keep = "closest"
+
+    def __post_init__(self) -> None:
+        norm_of("jsma", self.threat, ("l0",))
+        at_least_one(steps=self.steps)
+        if not (isfinite(self.theta) and self.theta):
+            raise ValueError(f"theta is {self.theta} but features must move; give a finite number other than zero")
+        between("targets", 1 if self.targets is None else self.targets, 1, inf)
+        if self.targeted and self.targets is not None:
+            raise ValueError("targeted=True aims at the target of each row; leave out the number of targets")
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
+    ) -> Tensor:
+        """Adversarial inputs for x."""
+        rows = Rows.of(y)
+        check(x, rows, self.threat, self.targeted)
+        x = x.detach()
+        if not len(x):
+            return x.clone()
+        with differentiable(model, x, rng, self.steps * (self.targets or 1)) as views:
+            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
+            logits = probe.clean(closest, rows)
+            for classes in aims(logits, rows, self.targets, self.targeted):
+                for run in closest.runs(rows, classes, closest.length > 0):
+                    self._run(probe, closest, run)
+        return closest.result()
+
+    def _run(self, probe: Probe, closest: Closest, run: Run) -> None:
+        for _ in range(self.steps):
+            out, _, (up, total) = probe.gradients(run, partial(_target_and_sum, classes=run.classes))
+            wanted = run.rows.reached(out.logits.argmax(1), self.targeted)
+            closest.offer(run.ids, run.x_adv, wanted)
+            x_adv, salient = self._move(run.x_adv, up, up - total)
+            # no pair beyond eps, and none beyond the shortest success of the runs before
+            limit = (closest.length[run.ids] - 1).clamp_max(self.threat.eps)
+            going = salient & ~wanted & (self.threat.norm.length(x_adv - run.x) <= limit)
+            run = run._replace(x_adv=x_adv).take(going)
+            if not len(run.ids):
+                return
+        closest.offer(run.ids, run.x_adv, probe.reached(run))
+
+    def _move(self, x_adv: Tensor, gain: Tensor, fall: Tensor) -> tuple[Tensor, Tensor]:
+        """The iterates with the most salient pair moved, and whether there is one; ``fall`` is minus the others."""
+        flat = x_adv.flatten(1)
+        movable = flat < self.threat.high if self.theta > 0 else flat > self.threat.low
+        sign = 1 if self.theta > 0 else -1
+        pairs, salient = best_pairs(*(torch.where(movable, sign * part.flatten(1), -inf) for part in (gain, fall)))
+        moved = flat.scatter_add(1, pairs, torch.full_like(flat[:, :2], self.theta))
+        return moved.clamp(self.threat.low, self.threat.high).reshape(x_adv.shape), salient
+
+
+def _target_and_sum(logits: Tensor, classes: Tensor) -> Tensor:
+    return torch.cat([logits.gather(1, classes), logits.sum(1, keepdim=True)], 1)

@@ -1,0 +1,88 @@
+"""A cascade that spends its gradients on the samples that came nearest to being misclassified."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.attacks._cascade import CascadeAttack
+from holdfast.attacks._checks import norm_of
+from holdfast.attacks.fab import FAB
+from holdfast.attacks.multi_targeted import MultiTargeted
+from holdfast.attacks.pgd import PGD
+from holdfast.attacks.pma import PMA
+from holdfast.attacks.square import Square
+from holdfast.contracts import Attack, Stage
+from holdfast.geometry import Threat
+from holdfast.losses.classification import logit_difference
+
+NORMS = ("linf", "l2", "l1")
+
+_STEPS = 5  # from the clean input
+_PMA = 24
+_TARGETED = (  # share of the samples still standing, classes, steps
+    (0.6, 4, 20),
+    (0.3, 6, 30),
+    (0.12, 9, 40),
+    (0.06, 9, 80),
+    (0.03, 9, 160),
+)
+_ALWAYS = 2  # targeted stages that are run in any case; a later one only if the stage before it fooled a sample
+_FAB = (0.05, 3, 20)
+_PROBE, _QUERIES = 100, 200  # samples and queries of the probe for masked gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triage(CascadeAttack):
+    """A cascade about as strong as AutoAttack that takes a fraction of its gradients and queries.
+
+    AutoAttack spends nearly all of its passes on samples that it never breaks. This cascade runs short attacks on all
+    samples, then longer ones on fewer and fewer, those whose largest logit difference so far is largest:
+
+    1. five steps of PGD on the logit difference from the clean input, which suffice for models without a defense;
+    2. the probability margin attack, two runs of 24 steps;
+    3. targeted attacks with decaying steps: 4 classes x 20 steps on 60 % of the samples that still stand, 6 x 30 on
+       30 %; then 9 x 40 on 12 %, 9 x 80 on 6 % and 9 x 160 on 3 %, each of these only if the stage before it fooled a
+       sample;
+    4. FAB on 5 %, three classes x 20 steps, for what minimal-norm attacks find;
+    5. Square with 200 queries on the 100 nearest samples, as a probe for masked gradients. If it fools any sample, it
+       is run with 5000 queries on all that still stand, as in AutoAttack.
+
+    A sample that is never fooled gets at least the work of the first two items. The schedule is fixed, so nothing is
+    tuned on the samples that are judged. It is not AutoAttack, and its results must not be called so. ``budget``
+    limits the gradients per sample that is never fooled: stages that would exceed it are left out.
+    """
+
+    threat: Threat
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        norm_of("triage", self.threat, NORMS)
+        if self.budget is not None and self.budget < _STEPS:
+            raise ValueError(f"budget is {self.budget} but the first stage alone takes {_STEPS} gradients")
+        self.stages(10)  # refuses settings that the attacks refuse
+
+    def stages(self, classes: int) -> Sequence[Stage]:
+        """The attacks in order, as many as the budget allows."""
+        left = float("inf") if self.budget is None else self.budget
+        chosen = []
+        for stage, gradients in self._all(classes):
+            if stage.share * gradients <= left:
+                left -= stage.share * gradients
+                chosen.append(stage)
+        return chosen
+
+    def _all(self, classes: int) -> Iterator[tuple[Stage, int]]:
+        """Every stage with its gradients per sample."""
+        threat, wrong = self.threat, classes - 1
+        first = PGD(threat=threat, steps=_STEPS, step=threat.eps / 2, loss=logit_difference, start="clean")
+        yield Stage(name="margin", attack=first), _STEPS
+        yield Stage(name="pma", attack=PMA(threat=threat, steps=_PMA)), 2 * _PMA
+        for number, (share, targets, steps) in enumerate(_TARGETED):
+            many, later = min(targets, wrong), number >= _ALWAYS
+            attack: Attack = MultiTargeted(threat=threat, targets=many, steps=steps, decay=True)
+            yield Stage(name=f"targeted {many} x {steps}", attack=attack, share=share, while_found=later), many * steps
+        share, targets, steps = _FAB
+        fab = FAB(threat=threat, targets=min(targets, wrong), steps=steps, keep="fooled")
+        yield Stage(name="fab", attack=fab, share=share), min(targets, wrong) * steps
+        probe = Square(threat=threat, queries=_QUERIES)
+        yield Stage(name="square, probe", attack=probe, share=0.0, least=_PROBE), 0
+        yield Stage(name="square", attack=Square(threat=threat), while_found=True), 0
