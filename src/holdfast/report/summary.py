@@ -116,11 +116,19 @@ def curve(records: Sequence[Records], norm: str, grid: Sequence[float]) -> list[
 
 
 def bounds(records: Records, certificate: str) -> tuple[Array, Array]:
-    """The certified radius of each sample and the length of its shortest verified adversarial perturbation."""
+    """The certified radius of each sample and the length of its shortest verified adversarial perturbation.
+
+    Perturbations are those of the certifier and those of all attacks in its norm.
+    """
     for kind in ("radius", "upper"):
         if f"{kind}:{certificate}" not in records.columns:
             raise ValueError(f"records lack the column '{kind}:{certificate}' of a certificate; certify again")
-    return records.columns[f"radius:{certificate}"], records.columns[f"upper:{certificate}"]
+    upper = records.columns[f"upper:{certificate}"]
+    for name, attack in records.attacks.items():
+        if attack.norm == certificate.partition(":")[0]:
+            reach = np.minimum(records.columns[f"distance:{attack.norm}:{name}"], attack.eps)
+            upper = np.where(records.fooled_within(name, math.inf), np.minimum(upper, reach), upper)
+    return records.columns[f"radius:{certificate}"], upper
 
 
 def certified_error(records: Records, certificate: str, radius: float) -> Share:

@@ -40,6 +40,19 @@ def test_error_counts_misclassified_samples_and_samples_within_the_radius():
     assert [empirical_error(found, L2, r).successes for r in (0, 0.05, 0.1, 0.6, 9.0)] == [1, 1, 2, 3, 3]
 
 
+def test_empirical_error_counts_the_examples_of_attacks_in_the_same_norm():
+    found = run("A", 0, upper=[np.inf] * 4).records
+    columns, attacks = dict(found.columns), {}
+    for norm, fooled in (("l2", [True, False, True, True]), ("linf", [True] * 4)):
+        label = np.where(fooled, 1 - found.columns["y"], found.columns["y"])
+        columns |= {f"fooled:{norm}:{norm} attack": np.array(fooled), f"label:{norm}:{norm} attack": label}
+        columns[f"distance:{norm}:{norm} attack"] = np.array([0.2, 0.3, 1.5 + 1e-7, 0.0])  # one beyond eps by rounding
+        attacks[f"{norm} attack"] = {"norm": norm, "eps": 1.5}
+    both = Records(columns, {**found.facts, "attacks": attacks})
+    assert [empirical_error(both, L2, r).successes for r in (0, 0.1, 0.2, 0.3, 1.5)] == [1, 1, 2, 2, 3]
+    assert bounds(both, L2)[1].tolist() == [0.2, np.inf, 1.5, 0.0]
+
+
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=8), st.floats(0, 6))
 def test_empirical_error_never_exceeds_certified_and_both_increase(rows, radius):
     label = [int(wrong) for wrong, _, _ in rows]
