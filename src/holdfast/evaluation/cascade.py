@@ -93,8 +93,12 @@ class Staged(Attacked):
         return [*super().settings, stage.name, self.number, stage.share, stage.least, stage.while_found, self.draw]
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
-        """The positions of the samples in this shard that are selected among those of all shards."""
-        return None if self._runs_on_all else self._selected(shard, before)[shard.number].nonzero()[0].tolist()
+        """What carries over, the selected samples of this shard by position, and whether any shard has some."""
+        carried = super().depends_on(shard, before)
+        if self._runs_on_all:
+            return carried
+        selected = self._selected(shard, before)
+        return [carried, selected[shard.number].nonzero()[0].tolist(), any(map(np.any, selected))]
 
     @property
     def _runs_on_all(self) -> bool:
