@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._cascade import CascadeAttack
 from holdfast.attacks.apgd import APGD
-from holdfast.attacks.autoattack import AutoAttack
+from holdfast.attacks.autoattack import AutoAttack, Version
 from holdfast.attacks.eot import EOT
 from holdfast.attacks.fab import FAB
 from holdfast.attacks.square import Square
@@ -54,6 +54,14 @@ def test_plus_restarts_apgd_and_untargeted_fab_five_times() -> None:
     assert restarts == {"apgd-ce": 5, "apgd-dlr": 5, "fab": 5, "apgd-t": 1, "fab-t": 1}
     assert isinstance(stages["fab"], FAB)
     assert stages["fab"].targets == 0
+
+
+@pytest.mark.parametrize(("version", "restarts"), [("plus", 5), ("rand", 1)])
+def test_in_l1_only_the_standard_suite_has_settings_of_its_own(version: Version, restarts: int) -> None:
+    for stage in AutoAttack(threat=Threat(L1(), 5), version=version).stages(10):
+        attack = stage.attack.attack if isinstance(stage.attack, EOT) else stage.attack
+        if isinstance(attack, APGD):
+            assert (attack.restarts, attack.targets) == (1 if stage.name == "apgd-t" else restarts, 9)
 
 
 def test_rand_averages_gradients_over_twenty_draws() -> None:
@@ -129,6 +137,19 @@ def test_finds_exactly_the_samples_whose_boundary_is_within_eps(
     fooled = model(x_adv).argmax(1) != y
     assert not fooled[distance > eps * (1 + 1e-6)].any()
     assert fooled[distance < eps * 0.98].all()
+
+
+def test_triage_in_l1_finds_what_the_gradients_of_autoattack_find_within_the_box() -> None:
+    rng = Rng(5)
+    weight = rng.fork("w").normal(torch.empty(4, 36))
+    x = rng.fork("x").uniform(torch.empty(60, 36))
+    model = Affine(weight, -(weight.sum(1) / 2))
+    y = model(x).argmax(1)
+    threat = Threat(L1(), 3)  # several coordinates: the box stops each before eps is spent
+    strong = APGD(threat=threat, loss=targeted_logit_difference, targets=3)
+    found, known = (model(attack(model, x, y, rng=Rng(0))).argmax(1) != y for attack in (Triage(threat=threat), strong))
+    assert 20 < known.sum() < 60
+    assert found.sum() >= known.sum()
 
 
 class Steps(nn.Module):
