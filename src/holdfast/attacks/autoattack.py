@@ -35,8 +35,8 @@ class AutoAttack(CascadeAttack):
 
     ``version="standard"`` is the suite whose results are compared across papers. ``plus`` adds APGD on the DLR loss and
     untargeted FAB, with five restarts of APGD and FAB. ``rand`` is for randomized models: APGD on both losses, every
-    gradient a mean over ``draws`` passes. In l1, APGD of ``standard`` has five restarts and five targets (Croce and Hein
-    2021).
+    gradient a mean over ``draws`` passes. In l1, APGD of ``standard`` has five restarts and five targets (Croce and
+    Hein 2021).
 
     The DLR loss needs three classes, and its targeted form four. With fewer, the logit difference takes its place, and
     the name of the stage says so.
