@@ -111,6 +111,18 @@ def test_a_budget_leaves_out_the_stages_that_exceed_it() -> None:
     assert set(small) < set(whole)
 
 
+@pytest.mark.parametrize("norm", [LInf(), L1()], ids=lambda norm: norm.name)
+@pytest.mark.parametrize("budget", [55, 60, 110, 200])
+def test_samples_that_are_never_fooled_cost_no_more_than_the_budget(norm: Norm, budget: int) -> None:
+    rng, meter = Rng(2), Meter()
+    model = Affine(torch.eye(10), torch.zeros(10))
+    y = torch.arange(10).repeat(20)
+    x = 0.9 * torch.eye(10)[y] + 0.05 * rng.uniform(torch.empty(200, 10))
+    x_adv = Triage(threat=Threat(norm, 1e-3), budget=budget)(model, x, y, rng=rng, watch=meter)
+    assert (model(x_adv).argmax(1) == y).all()
+    assert 0.4 * budget < meter.cost.backwards / 200 <= budget
+
+
 def affine(classes: int, norm: Norm) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """A linear model, samples with their labels, and the distance of each to the nearest other class."""
     rng = Rng(7)

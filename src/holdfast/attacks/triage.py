@@ -85,7 +85,7 @@ class Triage(CascadeAttack):
         for number, (share, targets, steps) in enumerate(_TARGETED):
             many, later = min(targets, wrong), number >= _ALWAYS
             attack, name = self._targeted(many, steps), f"targeted {many} x {steps}"
-            yield Stage(name=name, attack=attack, share=share, while_found=later), many * attack.loop.steps
+            yield Stage(name=name, attack=attack, share=share, while_found=later), _gradients(attack, many)
         share, targets, steps = _FAB
         fab = FAB(threat=threat, targets=min(targets, wrong), steps=steps, keep="fooled")
         yield Stage(name="fab", attack=fab, share=share), min(targets, wrong) * steps
@@ -99,13 +99,19 @@ class Triage(CascadeAttack):
         if threat.norm.name == "l1":
             for name, loss in (("apgd-margin", logit_difference), ("apgd-ce", cross_entropy)):
                 attack = APGD(threat=threat, loss=loss, steps=_APGD)
-                yield Stage(name=name, attack=attack), attack.loop.steps
+                yield Stage(name=name, attack=attack), _gradients(attack)
             return
         first = PGD(threat=threat, steps=_STEPS, step=threat.eps / 2, loss=logit_difference, start="clean")
-        yield Stage(name="margin", attack=first), _STEPS
-        yield Stage(name="pma", attack=PMA(threat=threat, steps=_PMA)), 2 * _PMA
+        pma = PMA(threat=threat, steps=_PMA)
+        yield Stage(name="margin", attack=first), _gradients(first)
+        yield Stage(name="pma", attack=pma), _gradients(pma, pma.loop.restarts)
 
     def _targeted(self, targets: int, steps: int) -> LoopAttack:
         if self.threat.norm.name == "l1":
             return APGD(threat=self.threat, loss=targeted_logit_difference, targets=targets, steps=steps)
         return MultiTargeted(threat=self.threat, targets=targets, steps=steps, decay=True)
+
+
+def _gradients(attack: LoopAttack, runs: int = 1) -> int:
+    """The gradients per sample that is never fooled; some attacks evaluate the last iterate of a run too."""
+    return runs * (attack.loop.steps + attack.loop.evaluates_last)
