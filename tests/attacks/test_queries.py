@@ -14,9 +14,12 @@ from torch import Tensor
 
 from holdfast.attacks import from_numpy
 from holdfast.attacks._queries import QueryAttack
+from holdfast.attacks.fab import FAB
 from holdfast.attacks.hopskipjump import HopSkipJump
+from holdfast.attacks.pgd import PGD
 from holdfast.attacks.rays import RayS
 from holdfast.attacks.square import Square
+from holdfast.attacks.triage import Triage
 from holdfast.contracts import Cost, Rows
 from holdfast.crafting.microbatch import micro
 from holdfast.geometry import NORMS, LInf, Threat
@@ -161,3 +164,16 @@ def test_gradient_attacks_are_no_black_box_attacks() -> None:
     black = {name for name in MEMBERS if build(name, Threat(NORMS[NORMS_OF[name][0]], 0.1), source=Net()).black_box}
     assert {"square", "rays", "hopskipjump", "noise", "transfer"} <= black
     assert not black & {"pgd", "fgsm", "mim", "bim", "cw_linf", "linearity", "feature_norm"}
+
+
+def test_class_names_are_refused() -> None:
+    names = from_numpy(lambda array: np.array(["cat"] * len(array)))
+    with pytest.raises(ValueError, match="the function returned <U3 but scores or class indices from 0 are needed"):
+        names(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("attack", [PGD, FAB, Triage])
+def test_gradient_attacks_refuse_a_callable(attack: type[PGD]) -> None:
+    x, y = torch.full((2, 3), 0.5), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=r"the model is a function but gradients need a torch\.nn\.Module"):
+        attack(threat=Threat(LInf(), 0.1))(from_numpy(lambda array: array), x, y, rng=Rng(0))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._cascade import CascadeAttack
 from holdfast.attacks.apgd import APGD
-from holdfast.attacks.autoattack import AutoAttack
+from holdfast.attacks.autoattack import AutoAttack, Version
 from holdfast.attacks.eot import EOT
 from holdfast.attacks.fab import FAB
 from holdfast.attacks.square import Square
@@ -54,6 +54,14 @@ def test_plus_restarts_apgd_and_untargeted_fab_five_times() -> None:
     assert restarts == {"apgd-ce": 5, "apgd-dlr": 5, "fab": 5, "apgd-t": 1, "fab-t": 1}
     assert isinstance(stages["fab"], FAB)
     assert stages["fab"].targets == 0
+
+
+@pytest.mark.parametrize(("version", "restarts"), [("plus", 5), ("rand", 1)])
+def test_in_l1_only_the_standard_suite_has_settings_of_its_own(version: Version, restarts: int) -> None:
+    for stage in AutoAttack(threat=Threat(L1(), 5), version=version).stages(10):
+        attack = stage.attack.attack if isinstance(stage.attack, EOT) else stage.attack
+        if isinstance(attack, APGD):
+            assert (attack.restarts, attack.targets) == (1 if stage.name == "apgd-t" else restarts, 9)
 
 
 def test_rand_averages_gradients_over_twenty_draws() -> None:
@@ -103,6 +111,18 @@ def test_a_budget_leaves_out_the_stages_that_exceed_it() -> None:
     assert set(small) < set(whole)
 
 
+@pytest.mark.parametrize("norm", [LInf(), L1()], ids=lambda norm: norm.name)
+@pytest.mark.parametrize("budget", [55, 60, 110, 200])
+def test_samples_that_are_never_fooled_cost_no_more_than_the_budget(norm: Norm, budget: int) -> None:
+    rng, meter = Rng(2), Meter()
+    model = Affine(torch.eye(10), torch.zeros(10))
+    y = torch.arange(10).repeat(20)
+    x = 0.9 * torch.eye(10)[y] + 0.05 * rng.uniform(torch.empty(200, 10))
+    x_adv = Triage(threat=Threat(norm, 1e-3), budget=budget)(model, x, y, rng=rng, watch=meter)
+    assert (model(x_adv).argmax(1) == y).all()
+    assert 0.4 * budget < meter.cost.backwards / 200 <= budget
+
+
 def affine(classes: int, norm: Norm) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """A linear model, samples with their labels, and the distance of each to the nearest other class."""
     rng = Rng(7)
@@ -129,6 +149,27 @@ def test_finds_exactly_the_samples_whose_boundary_is_within_eps(
     fooled = model(x_adv).argmax(1) != y
     assert not fooled[distance > eps * (1 + 1e-6)].any()
     assert fooled[distance < eps * 0.98].all()
+
+
+def largest_gain(slope: Tensor, x: Tensor, eps: float) -> Tensor:
+    """The most that a linear function grows within eps in l1 and the box [0, 1]: its steepest coordinates first."""
+    steepness, order = slope.abs().sort(-1, descending=True)
+    room = torch.where(slope > 0, 1 - x, x).gather(-1, order)
+    moved = torch.minimum(room, (eps - (room.cumsum(-1) - room)).clamp_min(0))
+    return (moved * steepness).sum(-1)
+
+
+def test_triage_in_l1_finds_exactly_what_there_is_within_the_box() -> None:
+    rng, samples = Rng(5), torch.arange(60)
+    weight, x = rng.fork("w").normal(torch.empty(4, 100)), rng.fork("x").uniform(torch.empty(60, 100))
+    model = Affine(weight, -weight.sum(1) / 2)
+    z = model(x)
+    y = z.argmax(1)
+    gain = largest_gain(weight - weight[y][:, None], x[:, None].expand(-1, 4, -1), eps=1.0)
+    margin = (gain + z - z[samples, y, None]).index_put((samples, y), torch.tensor(-inf)).amax(1)
+    found = model(Triage(threat=Threat(L1(), 1.0))(model, x, y, rng=Rng(0))).argmax(1) != y
+    assert found.tolist() == (margin > 1e-3).tolist()
+    assert 0 < found.sum() < 60
 
 
 class Steps(nn.Module):

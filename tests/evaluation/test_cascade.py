@@ -172,6 +172,39 @@ def test_parts_are_not_reused_where_other_samples_change_the_ranking(
     assert len(few) == 9
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nearest(CascadeAttack):
+    """No step on all samples, twenty steps on the nearest tenth, then one on all if that found anything, then none."""
+
+    threat: Threat
+
+    def stages(self, classes: int) -> Sequence[Stage]:
+        still = PGD(threat=self.threat, steps=1, step=1e-6, start="clean")
+        twenty = PGD(threat=self.threat, steps=20, loss=logit_difference)
+        return [
+            Stage(name="still", attack=still),
+            Stage(name="twenty", attack=twenty, share=0.1),
+            Stage(name="none", attack=still, share=0.0),
+            Stage(name="all", attack=twenty, while_found=True),
+        ]
+
+
+@pytest.mark.parametrize("stages", [3, 4])
+def test_parts_are_not_reused_where_other_samples_change_an_earlier_stage(
+    tmp_path: Path, model: nn.Module, samples: Split, stages: int
+) -> None:
+    cascade = Nearest(threat=Threat(LInf(), 0.3))
+
+    def run(folder: str, count: int) -> Records:
+        subject = network(model, name="net", seed=0, digest="weights", folder=tmp_path / folder, facts={"seed": 0})
+        todo = measurements_of("nearest", cascade, {"name": "nearest"}, 4)[:stages]
+        settings = Settings(seed=0, shard=5, device=CPU, arithmetic="float32")
+        return evaluate(subject, samples.take(torch.arange(count)), [Clean(), *todo], settings, lambda *_: None)
+
+    run("a", 10)
+    assert same(run("a", N), run("b", N))  # the first two shards are the same, but not what is nearest
+
+
 def test_called_from_python_it_gives_what_the_evaluator_gives(tmp_path: Path, model: nn.Module, samples: Split) -> None:
     records = evaluated(tmp_path, model, samples)
     x, y = samples.x, samples.y

@@ -25,6 +25,11 @@ def from_numpy(predict: Callable[[NDArray[Any]], Any], *, flatten: bool = True) 
     def answer(x: Tensor) -> Tensor:
         array = x.detach().cpu().numpy()
         found = np.asarray(predict(array.reshape(len(array), -1) if flatten else array))
+        if found.dtype.kind not in "iufb":
+            raise ValueError(
+                f"the function returned {found.dtype} but scores or class indices from 0 are needed; map class names "
+                "to their indices, e.g. with sklearn.preprocessing.LabelEncoder"
+            )
         return torch.from_numpy(found).to(x.device)
 
     return answer

@@ -35,7 +35,8 @@ class AutoAttack(CascadeAttack):
 
     ``version="standard"`` is the suite whose results are compared across papers. ``plus`` adds APGD on the DLR loss and
     untargeted FAB, with five restarts of APGD and FAB. ``rand`` is for randomized models: APGD on both losses, every
-    gradient a mean over ``draws`` passes. In l1, APGD has five restarts and five targets (Croce and Hein 2021).
+    gradient a mean over ``draws`` passes. In l1, APGD of ``standard`` has five restarts and five targets (Croce and
+    Hein 2021).
 
     The DLR loss needs three classes, and its targeted form four. With fewer, the logit difference takes its place, and
     the name of the stage says so.
@@ -56,8 +57,13 @@ class AutoAttack(CascadeAttack):
         """The attacks of the suite, in order."""
         return [self._stage(name, classes) for name in _STAGES[self.version]]
 
+    @property
+    def _sparse(self) -> bool:
+        """True for the settings of Croce and Hein (2021)."""
+        return self.version == "standard" and self.threat.norm.name == "l1"
+
     def _stage(self, name: str, classes: int) -> Stage:
-        restarts = 5 if self.version == "plus" or self.threat.norm.name == "l1" else 1
+        restarts = 5 if self.version == "plus" or self._sparse else 1
         if name == "apgd-ce":
             return self._apgd(name, cross_entropy, restarts)
         if name == "apgd-dlr":
@@ -72,7 +78,7 @@ class AutoAttack(CascadeAttack):
 
     def _apgd(self, name: str, loss: Loss, restarts: int, classes: int = 10) -> Stage:
         keep: Keep = "worst" if self.version == "rand" else "fooled"
-        targets = min(5 if self.threat.norm.name == "l1" else 9, classes - 1)
+        targets = min(5 if self._sparse else 9, classes - 1)
         attack: Attack = APGD(threat=self.threat, loss=loss, restarts=restarts, targets=targets, keep=keep)
         if self.version == "rand":
             attack = EOT(attack=attack, draws=self.draws)

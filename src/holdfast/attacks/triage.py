@@ -3,21 +3,24 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from holdfast.attacks._attack import LoopAttack
 from holdfast.attacks._cascade import CascadeAttack
 from holdfast.attacks._checks import norm_of
+from holdfast.attacks.apgd import APGD
 from holdfast.attacks.fab import FAB
 from holdfast.attacks.multi_targeted import MultiTargeted
 from holdfast.attacks.pgd import PGD
 from holdfast.attacks.pma import PMA
 from holdfast.attacks.square import Square
-from holdfast.contracts import Attack, Stage
+from holdfast.contracts import Stage
 from holdfast.geometry import Threat
-from holdfast.losses.classification import logit_difference
+from holdfast.losses.classification import cross_entropy, logit_difference, targeted_logit_difference
 
 NORMS = ("linf", "l2", "l1")
 
 _STEPS = 5  # from the clean input
 _PMA = 24
+_APGD = 24  # in l1, on each of two losses
 _TARGETED = (  # share of the samples still standing, classes, steps
     (0.6, 4, 20),
     (0.3, 6, 30),
@@ -46,9 +49,13 @@ class Triage(CascadeAttack):
     5. Square with 200 queries on the 100 nearest samples, as a probe for masked gradients. If it fools any sample, it
        is run with 5000 queries on all that still stand, as in AutoAttack.
 
+    In l1, where a steepest step changes a single coordinate, Auto-PGD takes the place of these steps: 24 on the logit
+    difference, 24 on cross entropy, and targeted Auto-PGD with the classes, steps and shares above.
+
     A sample that is never fooled gets at least the work of the first two items. The schedule is fixed, so nothing is
     tuned on the samples that are judged. It is not AutoAttack, and its results must not be called so. ``budget``
-    limits the gradients per sample that is never fooled: stages that would exceed it are left out.
+    limits the gradients per sample that is never fooled, on average over these samples: stages that would exceed it are
+    left out.
     """
 
     threat: Threat
@@ -56,8 +63,9 @@ class Triage(CascadeAttack):
 
     def __post_init__(self) -> None:
         norm_of("triage", self.threat, NORMS)
-        if self.budget is not None and self.budget < _STEPS:
-            raise ValueError(f"budget is {self.budget} but the first stage alone takes {_STEPS} gradients")
+        _, least = next(self._all(10))
+        if self.budget is not None and self.budget < least:
+            raise ValueError(f"budget is {self.budget} but the first stage alone takes {least} gradients")
         self.stages(10)  # refuses settings that the attacks refuse
 
     def stages(self, classes: int) -> Sequence[Stage]:
@@ -73,16 +81,37 @@ class Triage(CascadeAttack):
     def _all(self, classes: int) -> Iterator[tuple[Stage, int]]:
         """Every stage with its gradients per sample."""
         threat, wrong = self.threat, classes - 1
-        first = PGD(threat=threat, steps=_STEPS, step=threat.eps / 2, loss=logit_difference, start="clean")
-        yield Stage(name="margin", attack=first), _STEPS
-        yield Stage(name="pma", attack=PMA(threat=threat, steps=_PMA)), 2 * _PMA
+        yield from self._short()
         for number, (share, targets, steps) in enumerate(_TARGETED):
             many, later = min(targets, wrong), number >= _ALWAYS
-            attack: Attack = MultiTargeted(threat=threat, targets=many, steps=steps, decay=True)
-            yield Stage(name=f"targeted {many} x {steps}", attack=attack, share=share, while_found=later), many * steps
+            attack, name = self._targeted(many, steps), f"targeted {many} x {steps}"
+            yield Stage(name=name, attack=attack, share=share, while_found=later), _gradients(attack, many)
         share, targets, steps = _FAB
         fab = FAB(threat=threat, targets=min(targets, wrong), steps=steps, keep="fooled")
         yield Stage(name="fab", attack=fab, share=share), min(targets, wrong) * steps
         probe = Square(threat=threat, queries=_QUERIES)
         yield Stage(name="square, probe", attack=probe, share=0.0, least=_PROBE), 0
         yield Stage(name="square", attack=Square(threat=threat), while_found=True), 0
+
+    def _short(self) -> Iterator[tuple[Stage, int]]:
+        """The stages on all samples."""
+        threat = self.threat
+        if threat.norm.name == "l1":
+            for name, loss in (("apgd-margin", logit_difference), ("apgd-ce", cross_entropy)):
+                attack = APGD(threat=threat, loss=loss, steps=_APGD)
+                yield Stage(name=name, attack=attack), _gradients(attack)
+            return
+        first = PGD(threat=threat, steps=_STEPS, step=threat.eps / 2, loss=logit_difference, start="clean")
+        pma = PMA(threat=threat, steps=_PMA)
+        yield Stage(name="margin", attack=first), _gradients(first)
+        yield Stage(name="pma", attack=pma), _gradients(pma, pma.loop.restarts)
+
+    def _targeted(self, targets: int, steps: int) -> LoopAttack:
+        if self.threat.norm.name == "l1":
+            return APGD(threat=self.threat, loss=targeted_logit_difference, targets=targets, steps=steps)
+        return MultiTargeted(threat=self.threat, targets=targets, steps=steps, decay=True)
+
+
+def _gradients(attack: LoopAttack, runs: int = 1) -> int:
+    """The gradients per sample that is never fooled; some attacks evaluate the last iterate of a run too."""
+    return runs * (attack.loop.steps + attack.loop.evaluates_last)

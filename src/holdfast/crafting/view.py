@@ -52,6 +52,15 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def check_module(model: object) -> None:
+    """Refuse a callable, which only black-box attacks take."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model is a {type(model).__name__} but gradients need a torch.nn.Module; attacks that take any "
+            "callable are square, rays and hopskipjump"
+        )
+
+
 @contextmanager
 def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
     """The model with its features accessible, in eval mode and without parameter gradients, within the context.
@@ -59,6 +68,7 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
     Modes and ``requires_grad`` flags are restored also after an exception. Numbers that a randomized model draws from
     torch's global generators come from ``rng``, and the state of those generators is restored too.
     """
+    check_module(model)
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     devices = sorted({p.device.index or 0 for p, _ in wanted if p.device.type == "cuda"})
     try:
@@ -80,6 +90,7 @@ def crafting(model: nn.Module, rng: Rng, passes: int = 10) -> Iterator[Model]:
 
     ``passes`` is the approximate number of forward and backward passes to come: some preparations pay only for many.
     """
+    check_module(model)
     model = unwrapped(model)
     training = model.training
     with frozen(model, rng) as view:

@@ -93,11 +93,12 @@ class Staged(Attacked):
         return [*super().settings, stage.name, self.number, stage.share, stage.least, stage.while_found, self.draw]
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
-        """Which samples of this shard are selected among those of all shards, and which ones carry over as fooled."""
-        if self.carry is None or self._runs_on_all:
-            return None
-        masks = self._selected(shard, before)[shard.number], before[self.carry][shard.number]["fooled"]
-        return [mask.nonzero()[0].tolist() for mask in masks]
+        """What carries over, the selected samples of this shard by position, and whether any shard has some."""
+        carried = super().depends_on(shard, before)
+        if self._runs_on_all:
+            return carried
+        selected = self._selected(shard, before)
+        return [carried, selected[shard.number].nonzero()[0].tolist(), any(map(np.any, selected))]
 
     @property
     def _runs_on_all(self) -> bool:

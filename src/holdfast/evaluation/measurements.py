@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from holdfast.contracts import Attack, Batch, Certifier, Meter, Predictor, Rows
 from holdfast.data import Split
+from holdfast.data.split import digest_of
 from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
 from holdfast.evaluation.subject import Subject
 from holdfast.records.facts import AttackFacts, Draws
@@ -22,6 +23,7 @@ from holdfast.rng import Rng
 
 CLEAN = "clean"
 RIGHT = "right"  # of a part: (n, draws) which draws of a randomized network are right
+CARRIED = frozenset({"fooled", "distance", "label", "margin", RIGHT, "stage", "found"})  # what a later part may hold
 SHOWN = 8  # images of an attack that are stored for the page
 
 Arrays = dict[str, NDArray[Any]]
@@ -57,9 +59,9 @@ class Measurement(Protocol):
 
     ``after`` names measurements that run before and whose parts of all shards ``measure`` is given. ``code`` names the
     folders of the package that compute it and ``settings``, a JSON value, all that it depends on besides the subject,
-    the samples of the shard and the seed; ``depends_on`` adds what it reads from the parts of other shards. A stored
-    part that lacks one of ``arrays`` is computed again. ``shard`` is the
-    number of samples of a part, for measurements that come after no other; None: as the evaluation says.
+    the samples of the shard and the seed; ``depends_on`` adds what it reads from parts that these do not determine. A
+    stored part that lacks one of ``arrays`` is computed again. ``shard`` is the number of samples of a part, for
+    measurements that come after no other; None: as the evaluation says.
     """
 
     @property
@@ -80,7 +82,7 @@ class Measurement(Protocol):
 
 
 class _OfItsShard:
-    """A measurement that reads nothing of other shards."""
+    """A measurement that reads no parts, or only the clean prediction of its shard."""
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
         """Nothing."""
@@ -119,7 +121,7 @@ class Clean(_OfItsShard):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attacked(_OfItsShard):
+class Attacked:
     """One attack on every correctly classified sample, judged; on a randomized network in ten draws.
 
     ``carry`` names a measurement whose successes count here too, such as the same attack at a smaller eps: the samples
@@ -144,6 +146,13 @@ class Attacked(_OfItsShard):
     def settings(self) -> Any:
         """The attack as a recipe writes it, its threat, and the measurement it continues."""
         return [self.name, self.recipe, str(self.attack.threat), self.carry, self.shown]
+
+    def depends_on(self, shard: Shard, before: Before) -> Any:
+        """A digest of what carries over: it may come from a ranking over all shards, or carry over itself."""
+        if self.carry is None:
+            return None
+        part = before[self.carry][shard.number]
+        return digest_of(*(torch.from_numpy(part[name]) for name in sorted(part.keys() & CARRIED)))
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Attack the samples that are still classified correctly."""

@@ -71,7 +71,8 @@ def _masked(run: Run) -> Iterator[str]:
     for name, attack in run.records.attacks.items():
         queried = sum(stage["fooled"] for stage in attack.stages if str(stage["name"]).startswith("square"))
         if queried:
+            samples = "1 sample" if queried == 1 else f"{queried} samples"
             yield (
-                f"{run.label}: Square, which uses no gradients, fooled {queried} samples that the gradient attacks of "
-                f"{name} did not; the gradients of this model may be masked."
+                f"{run.label}: Square, which uses no gradients, fooled {samples} that the gradient attacks of {name} "
+                "did not; the gradients of this model may be masked."
             )
