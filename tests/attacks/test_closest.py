@@ -146,7 +146,7 @@ def test_targeted_ends_in_the_target_class(case: str, rng: Rng) -> None:
 def test_targets_are_checked(case: str, rng: Rng) -> None:
     model, x, y = problem(rng, 3)
     attack = made(case, targeted=True)
-    with pytest.raises(KeyError, match="needs 'target' for every sample"):
+    with pytest.raises(ValueError, match="a targeted attack needs a class to reach for every sample"):
         attack(model, x, y, rng=rng)
     with pytest.raises(ValueError, match="targets are the true label"):
         attack(model, x, Rows(y, torch.arange(N), {"target": y}), rng=rng)

@@ -121,7 +121,7 @@ def test_records_say_which_stage_fooled_a_sample(tmp_path: Path, model: nn.Modul
     assert facts["backwards"] == sum(one["backwards"] for one in facts["stages"]) > 0
     assert 0 < fooled.sum() < N
     assert facts["stages"][1]["fooled"] > 0
-    assert records.attacks["three"].stages == facts["stages"]
+    assert list(records.attacks["three"].stages) == facts["stages"]
 
 
 @pytest.mark.parametrize("shard", [1, 7, 13])

@@ -81,7 +81,7 @@ class Adam:
         mean, square = 0.9 * state[0] + 0.1 * point.grad, 0.999 * state[1] + 0.001 * point.grad.square()
         t = point.t[:, None] + 1
         step = mean / (1 - 0.9**t) / ((square / (1 - 0.999**t)).sqrt() + 1e-9)
-        return point.x_adv + self.rate * step, (mean, square)
+        return point.project(point.x_adv + self.rate * step), (mean, square)
 
 
 def first_logit(out: Outputs, rows: Rows) -> Tensor:

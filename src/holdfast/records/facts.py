@@ -79,6 +79,7 @@ class AttackFacts:
     def read(given: Mapping[str, Any]) -> "AttackFacts":
         """The attack written by :meth:`facts`; keys of a later version are ignored."""
         known = {name: given[name] for name in AttackFacts.__dataclass_fields__ if name in given}
+        known["stages"] = tuple(known.get("stages", ()))
         missing = {"norm", "eps"} - known.keys()
         if missing:
             raise ValueError(f"the facts of an attack lack {', '.join(sorted(missing))}; give its norm and its eps")
