@@ -166,7 +166,7 @@ def test_a_randomized_model_is_judged_in_ten_draws(shard: int, tmp_path: Path) -
 
 
 def test_a_model_without_randomness_has_no_draws(tmp_path: Path) -> None:
-    records = run(tmp_path, attack_measurements({"push": pushed(0.1)}))
+    records = run(tmp_path, measured({"push": pushed(0.1)}))
     assert not [name for name in records.columns if name.startswith("accuracy")]
     assert "draws" not in records.facts["clean"]
     assert "draws" not in records.facts["attacks"]["push"]
