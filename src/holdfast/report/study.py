@@ -115,10 +115,11 @@ class Study:
         return found
 
     def stated_attacks(self) -> dict[str, AttackFacts]:
-        """The attacks that measure robust accuracy at the stated norm and eps."""
+        """The attacks that measure robust accuracy at the stated norm and eps, on all samples."""
         if self.eps is None:
             return {}
-        return {name: a for name, a in self.attacks().items() if a.norm == self.norm and a.measured_at(self.eps)}
+        whole = {name: a for name, a in self.attacks().items() if a.drawn_from is None}
+        return {name: a for name, a in whole.items() if a.norm == self.norm and a.measured_at(self.eps)}
 
     def unmeasured(self) -> list[Run]:
         """The runs whose robust accuracy at the stated eps is an upper bound: no attack measured it there."""

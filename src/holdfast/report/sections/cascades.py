@@ -74,5 +74,5 @@ def _masked(run: Run) -> Iterator[str]:
             samples = "1 sample" if queried == 1 else f"{queried} samples"
             yield (
                 f"{run.label}: Square, which uses no gradients, fooled {samples} that the gradient attacks of {name} "
-                "did not; the gradients of this model may be masked."
+                "did not: its gradients may be masked, or a longer gradient attack may be needed."
             )
