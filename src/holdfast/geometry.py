@@ -242,6 +242,12 @@ class Threat:
     def __str__(self) -> str:
         return f"{self.norm.name} eps {self.eps:.6g}"
 
+    @property
+    def short(self) -> str:
+        """The threat as the command line takes it, e.g. ``linf:8/255``, or ``l2:1.5:-1:1`` with the box."""
+        box = "" if (self.low, self.high) == (0, 1) else f":{self.low:g}:{self.high:g}"
+        return f"{self.norm.name}:{eps_text(self.eps)}{box}"
+
     def project(self, x_adv: Tensor, x: Tensor, radius: Tensor | None = None) -> Tensor:
         """Return the point nearest to x_adv in the ball around x and in the box; ``radius`` (b,) replaces eps."""
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
@@ -315,6 +321,14 @@ class Threat:
                 f"x spans [{least:.3g}, {most:.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
                 "put normalization inside the model and pass raw inputs"
             )
+
+
+def eps_text(eps: float) -> str:
+    """An eps as it is usually written: 8/255 for a whole number of gray levels, else the decimal number."""
+    levels = eps * 255
+    if len(f"{eps!r}") > 6 and 0 < levels < 256 and abs(levels - round(levels)) < 1e-9:
+        return f"{round(levels)}/255"
+    return f"{eps:g}"
 
 
 def length(features: Tensor) -> Tensor:

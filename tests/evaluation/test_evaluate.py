@@ -29,6 +29,7 @@ from holdfast.data import DataSet, Split
 from holdfast.evaluation.evaluate import Settings, evaluate
 from holdfast.evaluation.measurements import Attacked, Certified, Clean
 from holdfast.evaluation.subject import Subject, network
+from holdfast.evaluation.suite import attack_measurements
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.certify import learners
@@ -37,7 +38,6 @@ from holdfast.records import parts as cache
 from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
 from holdfast.rng import Rng
-from holdfast.run.attack_measurements import attack_measurements
 
 measured = partial(attack_measurements, classes=2)
 CPU = torch.device("cpu")

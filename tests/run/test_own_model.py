@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from holdfast.data import DataSet
 from holdfast.evaluation.imported import Own, identity
 from holdfast.evaluation.measurements import Attacked
-from holdfast.recipes import kinds
+from holdfast.recipes import kinds, short
 from holdfast.records.records import Records
 from holdfast.run import own_recipe
 from tiny_study import toy
@@ -177,7 +177,7 @@ def test_worst_case_equals_the_closed_form(user_folder: Path, call: Any) -> None
     held = held_by_hand(EPS)
     assert 10 < held.sum() < len(test) - 10  # the comparison covers both outcomes
     assert records.held(EPS, "linf").tolist() == held.tolist()
-    assert list(records.attacks) == list(own_recipe.ATTACKS)
+    assert list(records.attacks) == list(short.ATTACKS)
     share = 100 * held.mean()
     assert f"nets:build {share:.1f} % (95 % interval" in done.out
     assert "| nets:build " in done.out
@@ -396,7 +396,7 @@ BAD = {
     "attack value": ({"attack": "pgd:steps=few"}, "--attack pgd:steps=few.steps is 'few'"),
     "attack pair": ({"attack": "pgd:steps"}, "has 'steps' where a new key=value is needed"),
     "attack key twice": ({"attack": "pgd:steps=1,steps=2"}, "has 'steps=2' where a new key=value is needed"),
-    "transfer": ({"attack": "transfer"}, "--attack transfer crafts on another model of a recipe"),
+    "transfer": ({"attack": "transfer"}, "--attack transfer crafts on another model, which has no short form"),
     "no samples": ({"samples": "0"}, "--samples is 0"),
     "seed": ({"seed": "-1"}, "--seed -1"),
     "mean": ({"mean": "0.5"}, "--mean is '0.5' and --std None but both need one number per channel"),

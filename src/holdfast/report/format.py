@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from holdfast.geometry import eps_text as eps_text
+
 
 def percent(value: float) -> str:
     """A proportion in percent, with one decimal."""
@@ -11,14 +13,6 @@ def percent(value: float) -> str:
 def p_text(p: float) -> str:
     """A p value; very small ones are given as a bound."""
     return "< 0.0001" if p < 1e-4 else f"{p:.4f}"
-
-
-def eps_text(eps: float) -> str:
-    """An eps as it is usually written: 8/255 for a whole number of gray levels, else the decimal number."""
-    levels = eps * 255
-    if len(f"{eps!r}") > 6 and 0 < levels < 256 and abs(levels - round(levels)) < 1e-9:
-        return f"{round(levels)}/255"
-    return f"{eps:g}"
 
 
 def seeds_text(n: int) -> str:

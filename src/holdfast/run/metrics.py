@@ -16,6 +16,7 @@ from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.measurements import Certified, Clean
 from holdfast.evaluation.subject import Subject
+from holdfast.evaluation.suite import Attacks, attack_measurements
 from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.certify import CertifyConfig, MetricConfig
@@ -23,7 +24,6 @@ from holdfast.recipes.schema import Recipe
 from holdfast.records.parts import Part, Parts, made, seconds
 from holdfast.records.provenance import code_version
 from holdfast.rng import Rng
-from holdfast.run.attack_measurements import Attacks, attack_measurements
 from holdfast.run.session import Evaluation, Session
 
 

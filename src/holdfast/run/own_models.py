@@ -19,7 +19,7 @@ from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.model import OwnModelConfig
 from holdfast.records.files import read_json, write_text
-from holdfast.run.attack_measurements import network_evaluation
+from holdfast.run.networks import network_evaluation
 from holdfast.run.session import Evaluation, Session
 
 

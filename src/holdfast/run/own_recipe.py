@@ -1,29 +1,18 @@
 """The recipe of `holdfast evaluate --model`, from its command line: the user's own network, data, a threat, attacks."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-from holdfast.attacks.triage import NORMS as TRIAGE_NORMS
 from holdfast.contracts import Attack, Cascade
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
-from holdfast.recipes import source
-from holdfast.recipes.attack import completed
-from holdfast.recipes.build import build_attack, build_threat, scalar
+from holdfast.recipes.build import build_threat, scalar
 from holdfast.recipes.model import OwnModelConfig
 from holdfast.recipes.schema import DataConfig, EvaluateConfig, Recipe
+from holdfast.recipes.short import default_attacks, read_attack
 from holdfast.run.own_models import folder_name
-
-ATTACKS = ("noise", "fgsm", "pgd:steps=40", "triage")
-"""The default attacks."""
-
-OTHER_NORMS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
-"""The default attacks in norms in which triage has no form."""
-
-_SEPARATOR = re.compile(r",(?![^\[{]*[\]}])")  # a comma outside of lists and tables
 
 
 def read(
@@ -51,8 +40,7 @@ def read(
             f"--samples is {samples} and --seed {seed} but there must be a sample, and a seed is 0 or more"
         )
     allowed = build_threat(threat, "--threat")
-    default = ATTACKS if allowed.norm.name in TRIAGE_NORMS else OTHER_NORMS
-    attacks = _attacks(attack or default, allowed)
+    attacks = _attacks(attack or default_attacks(allowed), allowed)
     pictured = [name for name, one in attacks.items() if not isinstance(one, Cascade)]
     file = None if weights is None else weights.name
     return Recipe(
@@ -93,24 +81,8 @@ def _attacks(given: Sequence[str], threat: Threat) -> dict[str, Attack]:
         name, where = "".join(text.split()), f"--attack {text}"
         if name in attacks:
             raise ValueError(f"{where} is given twice; give attacks that differ")
-        attacks[name] = build_attack(completed(_attack_table(text, where), where), where, threat)
+        attacks[name] = read_attack(text, where, threat)
     return attacks
-
-
-def _attack_table(text: str, where: str) -> dict[str, Any]:
-    """The recipe table of an attack written as name:key=value,key=value."""
-    name, _, rest = text.partition(":")
-    table: dict[str, Any] = {"name": name.strip()}
-    if table["name"] == "transfer":
-        raise ValueError(f"{where} crafts on another model of a recipe, but --model uses no recipe; leave it out")
-    for part in _SEPARATOR.split(rest) if rest.strip() else ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value) or key in table:
-            raise ValueError(
-                f"{where} has {part.strip()!r} where a new key=value is needed, e.g. pgd:steps=40,step=1/255"
-            )
-        table[key] = source.value(value)
-    return table
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
 from holdfast.records import snapshot
 from holdfast.records.files import read_json
-from holdfast.run.attack_measurements import certificate_measurements, network_evaluation
+from holdfast.run.networks import certificate_measurements, network_evaluation
 from holdfast.run.session import Evaluation, Session
 from holdfast.training.job import Job
 from holdfast.training.loop import rehearse, train

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from holdfast.members import unknown
+from holdfast.progress import Progress
 from holdfast.recipes import schema
 from holdfast.run.commands.options import Changes, DataDir, Device, Out, Recipe, check_file, open_session
-from holdfast.run.progress import Progress
 
 
 def attack(

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.progress import Progress
 from holdfast.recipes import schema
 from holdfast.run.commands.options import (
     Changes,
@@ -17,7 +18,6 @@ from holdfast.run.commands.options import (
     default_out,
     open_session,
 )
-from holdfast.run.progress import Progress
 
 
 def certify(

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.progress import Progress
 from holdfast.recipes import schema
 from holdfast.run.commands import options
-from holdfast.run.progress import Progress
 
 
 def evaluate(

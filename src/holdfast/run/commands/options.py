@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from holdfast.progress import Progress
 from holdfast.recipes import schema
-from holdfast.run.progress import Progress
 
 if TYPE_CHECKING:
     from holdfast.run.session import Session

@@ -1,8 +1,8 @@
 """`holdfast run`: a whole study."""
 
+from holdfast.progress import Progress
 from holdfast.recipes import schema
 from holdfast.run.commands.options import Changes, DataDir, Device, Markdown, Out, Recipe, check_file, open_session
-from holdfast.run.progress import Progress
 
 
 def run(

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.progress import Progress
 from holdfast.run.commands import options
-from holdfast.run.progress import Progress
 
 
 def sweep(

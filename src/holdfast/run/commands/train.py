@@ -1,8 +1,8 @@
 """`holdfast train`: the models of a recipe."""
 
+from holdfast.progress import Progress
 from holdfast.recipes import schema
 from holdfast.run.commands.options import Changes, DataDir, Device, Method, Out, Recipe, Seed, open_session
-from holdfast.run.progress import Progress
 
 
 def train(

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.run import progress
-from holdfast.run.progress import Progress
+from holdfast import progress
+from holdfast.progress import Progress, duration
 
 
 def test_without_a_terminal_one_line_is_printed_per_finished_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,3 +61,29 @@ def test_bar_restarts_for_another_task_of_the_same_name(monkeypatch: pytest.Monk
         for done, total in ((2, 2), (1, 5), (4, 5)):
             shown.report("training", done, total, "")
     assert "4/5" in screen.getvalue()
+
+
+def test_log_gets_a_line_now_and_then_with_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 5.0, 20.0, 50.0, 90.0, 100.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with Progress() as shown:
+        for done in (0, 1, 2, 5, 9, 10):
+            shown.report("attack", done, 10, "pgd")
+    assert capsys.readouterr().err.splitlines() == [
+        "attack: 2/10, 20 s passed, about 1 min 20 s left (pgd)",
+        "attack: 9/10, 1 min 30 s passed, about 10 s left (pgd)",
+        "attack: done in 1 min 40 s (pgd)",
+    ]
+
+
+def test_nothing_is_shown_if_it_is_turned_off(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(shown=False) as shown:
+        shown.report("attack", 1, 1, "pgd")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(8, "8 s"), (185, "3 min 5 s"), (7800, "2 h 10 min")])
+def test_duration_has_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,52 +1,26 @@
-"""The attacks and certificates of a recipe as measurements of a network."""
+"""What is measured of a classifier: its attacks, the accuracy-vs-eps curve, and the check of triage by AutoAttack."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import nn
-
 from holdfast.attacks.autoattack import AutoAttack
 from holdfast.attacks.triage import Triage
 from holdfast.contracts import Attack
-from holdfast.evaluation.cascade import measurements_of, outputs_of
-from holdfast.evaluation.measurements import Attacked, Certified, Clean, Measurement
-from holdfast.evaluation.subject import Subject
+from holdfast.evaluation.cascade import measurements_of
+from holdfast.evaluation.measurements import Attacked, Clean, Measurement
 from holdfast.recipes.build import json_table
-from holdfast.recipes.certify import bind, certifier_table
-from holdfast.recipes.schema import Recipe, curve_name
-from holdfast.run.session import Evaluation, Session
+from holdfast.recipes.schema import EvaluateConfig, curve_name
 
 Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 """Attacks by name, each with the settings that are stored in records."""
 
 
-def network_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:
-    """The evaluation of a network: clean prediction, attacks, accuracy-vs-eps curve and certificates of the recipe."""
-    config, model = session.recipe.evaluate, subject.model
-    assert model is not None  # a network
-    samples = session.samples(config.samples)
-    classes = outputs_of(model, samples.batch(torch.arange(1), session.device).x)
+def measurements(attacks: Attacks, config: EvaluateConfig, samples: int, classes: int) -> list[Measurement]:
+    """The clean prediction of ``samples`` samples, the attacks, their curve, and the check of triage if asked for."""
     attacked = attack_measurements(attacks, config.curve, config.eps, config.strip, classes=classes)
-    measurements: list[Measurement] = [Clean(), *attacked]
     if config.confirm is not None:
-        draw = len(samples) if config.confirm == "all" else config.confirm
-        measurements += confirmations(attacks, classes, draw)
-    measurements += certificate_measurements(session.recipe, model)
-    return Evaluation(subject, samples, measurements, config.shard)
-
-
-def certificate_measurements(recipe: Recipe, model: nn.Module) -> list[Certified]:
-    """The certificates of a recipe; a certifier that cannot handle the network refuses it here, before any work."""
-    found = []
-    for name, certifier in recipe.certificates.items():
-        try:
-            bound = bind(certifier, model)
-        except ValueError as error:
-            raise ValueError(f"certificates.{name}: {error}") from error
-        shard = None if recipe.certify is None else recipe.certify.shard
-        found.append(Certified(name=name, certifier=bound, recipe=json_table(certifier_table(certifier)), shard=shard))
-    return found
+        attacked += confirmations(attacks, classes, samples if config.confirm == "all" else config.confirm)
+    return [Clean(), *attacked]
 
 
 def confirmations(attacks: Attacks, classes: int, draw: int) -> list[Attacked]:
