@@ -1,10 +1,13 @@
 """Train classifiers that resist adversarial perturbations, and measure how well they do.
 
+``holdfast.evaluate(model, x, y, threat="linf:8/255")`` attacks a model and prints what holds.
+
 All attacks and methods are names of this module: ``holdfast.PGD`` is the class in ``holdfast/attacks/pgd.py``. They
 are found by file name and imported on first use, so a new file needs no entry here.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from holdfast import members
@@ -24,6 +27,8 @@ from holdfast.models.heads.hypersphere import Hypersphere as Hypersphere
 from holdfast.rng import Rng as Rng
 
 if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not listed here is of type Any to them
+    from holdfast.api import evaluate as evaluate
+    from holdfast.api import judge as judge
     from holdfast.attacks.bim import BIM as BIM
     from holdfast.attacks.cw_linf import CWLinf as CWLinf
     from holdfast.attacks.eot import EOT as EOT
@@ -44,12 +49,20 @@ if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not lis
     from holdfast.methods.tla import TLA as TLA
     from holdfast.methods.trades import TRADES as TRADES
     from holdfast.methods.triplet import Triplet as Triplet
+    from holdfast.report.result import Result as Result
+
+
+_API = ("Result", "evaluate", "judge")  # of holdfast.api, which needs more than torch
 
 
 def __getattr__(name: str) -> Any:
-    """Import an attack or a method on first use; ``__all__`` imports all of them."""
+    """Import a call of the api, an attack or a method on first use; ``__all__`` imports all of them."""
     if name == "__all__":
         return _public()
+    if name == "__version__":
+        return version("holdfast")
+    if name in _API:
+        return getattr(import_module(f"{__name__}.api"), name)
     for folder, file in _files():
         if file.replace("_", "") == name.lower():  # the class is named like its file
             found = members.member(folder, file)
@@ -70,4 +83,4 @@ def _files() -> list[tuple[Any, str]]:
 def _public() -> list[str]:
     """The names imported above from the package, and the attacks and methods."""
     above = {name for name, it in globals().items() if getattr(it, "__module__", "").startswith(f"{__name__}.")}
-    return sorted(above | {members.member(folder, file).__name__ for folder, file in _files()})
+    return sorted(above | {*_API} | {members.member(folder, file).__name__ for folder, file in _files()})

@@ -35,6 +35,12 @@ class Share:
         """The proportion, nan if there are no samples."""
         return self.successes / self.n if self.n else math.nan
 
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n}"
+
     @property
     def low(self) -> float:
         """The lower end of the 95 % interval."""

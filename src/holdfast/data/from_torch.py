@@ -1,6 +1,6 @@
 """Data sets from torch Datasets and DataLoaders, read once and kept in memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from holdfast.data.split import DataSet, data_set
+from holdfast.data.split import DataSet, EvaluationSet, checked, data_set
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -44,14 +44,40 @@ def from_loader(
 
     As with :func:`from_dataset`, each sample is read once, so random augmentation is applied only once.
     """
-    for part, loader in (("train", train), ("test", test)):
-        if isinstance(loader.sampler, _RANDOM) or loader.drop_last:
-            raise ValueError(
-                f"the {part} loader shuffles or drops its last batch, but a sample is known by its position; "
-                "give a loader with shuffle=False and drop_last=False"
-            )
     parts = {part: _stack(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
     return data_set("own", parts, _names(classes, train.dataset, parts["train"][1]), valid=valid, seed=seed)
+
+
+def evaluation_set(data: Any, y: Any = None, part: str = "given") -> EvaluationSet:
+    """Create a test set from samples x with labels y, or from a Dataset or DataLoader of pairs (x, y).
+
+    x is a tensor or array, floating point or uint8; the box that it must lie in is that of the threat.
+    """
+    if isinstance(data, Tensor | np.ndarray):
+        if y is None:
+            raise ValueError(
+                f"x has shape {tuple(data.shape)} but there are no labels; give y with one for each sample"
+            )
+        x, labels = _tensor(data, "the data"), _labels(y)
+    elif y is not None:
+        raise ValueError(f"x is a {type(data).__name__}; give a tensor or an array of samples, each of the same shape")
+    elif isinstance(data, DataLoader):
+        x, labels = _stack(part, _unbatched(part, data))
+    elif hasattr(data, "__getitem__") or isinstance(data, Dataset):
+        x, labels = _stack(part, _samples(data))
+    else:
+        raise ValueError(f"the data is a {type(data).__name__}; give x and y, a Dataset or a DataLoader of such pairs")
+    classes = getattr(getattr(data, "dataset", data), "classes", None)
+    names = None if classes is None else tuple(map(str, classes))
+    known = None if names is None else len(names)
+    return EvaluationSet("own", checked(x, labels, classes=known, part=part, bounded=False), names)
+
+
+def _labels(y: Any) -> Tensor:
+    labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(f"y has type {labels.dtype}; give class numbers from 0")
+    return torch.from_numpy(labels.astype(np.int64) if labels.dtype.kind in "iu" else labels)
 
 
 def _names(classes: Sequence[str] | None, train: Dataset[Any], y: Tensor) -> list[str]:
@@ -64,7 +90,12 @@ def _samples(rows: Any) -> Iterator[Any]:
     return (rows[i] for i in range(len(rows))) if hasattr(rows, "__len__") else iter(rows)
 
 
-def _unbatched(part: str, loader: Iterable[Any]) -> Iterator[Any]:
+def _unbatched(part: str, loader: DataLoader[Any]) -> Iterator[Any]:
+    if isinstance(loader.sampler, _RANDOM) or loader.drop_last:
+        raise ValueError(
+            f"the {part} loader shuffles or drops its last batch, but a sample is known by its position; "
+            "give a loader with shuffle=False and drop_last=False"
+        )
     for number, batch in enumerate(loader):
         x, y = _pair(batch, f"batch {number} of the {part} loader")
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or len(x) != len(y):

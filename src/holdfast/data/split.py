@@ -105,17 +105,18 @@ class EvaluationSet:
         return digest_of(self.test.x, self.test.y, self.test.index)
 
 
-def checked(x: Tensor, y: Tensor, *, classes: int, part: str, bounded: bool = True) -> Split:
+def checked(x: Tensor, y: Tensor, *, classes: int | None, part: str, bounded: bool = True) -> Split:
     """Validate samples and labels and return them as a split; raise ValueError if they are invalid.
 
-    ``bounded=False`` allows x to exceed [0, 1], as tabular test samples outside the training range do.
+    ``classes`` is None where the number of classes is not known yet. ``bounded=False`` allows x to exceed [0, 1], as
+    tabular test samples outside the training range do.
     """
     for problem in _problems(x, y, classes, bounded):
         raise ValueError(f"the {part} set {problem}")
     return Split(x, y.to(torch.int64), torch.arange(len(y)))
 
 
-def _problems(x: Tensor, y: Tensor, classes: int, bounded: bool) -> Iterator[str]:
+def _problems(x: Tensor, y: Tensor, classes: int | None, bounded: bool) -> Iterator[str]:
     # a generator: each check relies on the earlier ones
     if x.ndim < 2 or y.ndim != 1:
         yield (
@@ -144,15 +145,13 @@ def _pixel_problems(x: Tensor, bounded: bool) -> Iterator[str]:
         )
 
 
-def _label_problems(y: Tensor, classes: int) -> Iterator[str]:
+def _label_problems(y: Tensor, classes: int | None) -> Iterator[str]:
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         yield f"has labels of type {_type_name(y)}; give integers"
     low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        yield (
-            f"has labels from {low} to {high} but with {classes} classes 0 to {classes - 1} are allowed; "
-            "number the labels from 0 without gaps"
-        )
+    if low < 0 or (classes is not None and high >= classes):
+        allowed = "labels start at 0" if classes is None else f"with {classes} classes 0 to {classes - 1} are allowed"
+        yield (f"has labels from {low} to {high} but {allowed}; number the labels from 0 without gaps")
 
 
 def _type_name(values: Tensor) -> str:

@@ -1,9 +1,12 @@
 """The evaluator: runs measurements on a subject, shard by shard, and stores every finished part."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from math import inf
 from typing import Any
 
 import torch
@@ -15,7 +18,7 @@ from holdfast.crafting.view import described
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.choose import crafting_with, stored_micro
-from holdfast.evaluation.measurements import Before, Measurement, Result, Shard
+from holdfast.evaluation.measurements import CLEAN, Before, Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part, made
 from holdfast.records.provenance import code_version, distinct
@@ -24,6 +27,29 @@ from holdfast.rng import Rng
 
 Tick = Callable[[int, int, str], None]
 """Called with (parts done, total parts, name of the measurement) after every part."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What an evaluation may cost: wall-clock seconds, and forward and backward passes counted in samples.
+
+    The clean prediction is always finished. An attack, or a stage of a cascade, that the budget does not suffice for
+    is left out of the records, and ``facts["left_out"]`` names the attack.
+    """
+
+    seconds: float = inf
+    passes: float = inf
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and self.passes > 0):
+            raise ValueError(f"the budget is {self.seconds} seconds and {self.passes} passes; both must be above 0")
+
+    def used(self, began: float, parts: Iterable[Part]) -> bool:
+        """True if the time since ``began`` or the passes of these parts are no less than the budget."""
+        if time.perf_counter() - began >= self.seconds:
+            return True
+        spent = (int(part[name]) for part in parts for name in ("forwards", "backwards") if name in part)
+        return self.passes < inf and sum(spent) >= self.passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +61,7 @@ class Settings:
     device: torch.device
     arithmetic: Arithmetic = "auto"
     crafting: Mode = "auto"
+    budget: Budget = Budget()
 
 
 def evaluate(
@@ -46,7 +73,11 @@ def evaluate(
     with _crafting(subject, shards[None][0], settings, result):
         parts = _parts(subject, shards, measurements, settings, tick)
     for measurement in measurements:
-        measurement.collect(parts[measurement.name], samples, result)
+        if measurement.name in parts:
+            measurement.collect(parts[measurement.name], samples, result)
+    left_out = [getattr(one, "title", one.name) for one in measurements if one.name not in parts]
+    if left_out:
+        result.facts["left_out"] = list(dict.fromkeys(left_out))
     makers = distinct(made(part) for of_shards in parts.values() for part in of_shards)
     result.facts |= {"made": makers, "versions": makers[-1]["versions"], "commit": makers[-1]["commit"]}
     records = Records(result.columns, result.facts, result.arrays)
@@ -81,15 +112,20 @@ def _parts(
     settings: Settings,
     tick: Tick,
 ) -> dict[str, list[Part]]:
+    """The parts of the measurements that the budget suffices for, by name."""
     tasks = [(measurement, shard) for measurement in measurements for shard in shards[measurement.shard]]
     parts: dict[str, list[Part]] = {measurement.name: [] for measurement in measurements}
+    began = time.perf_counter()
     for done, (measurement, shard) in enumerate(tasks, start=1):
+        if measurement.name != CLEAN and settings.budget.used(began, chain.from_iterable(parts.values())):
+            tick(len(tasks), len(tasks), "budget used")
+            break
         before = {name: parts[name] for name in measurement.after}
         key, code = _key(subject, shard, measurement, settings, before), code_version(*measurement.code)
         compute = partial(measurement.measure, subject, shard, before)
         parts[measurement.name].append(subject.cache.get(key, code, measurement.arrays, compute))
         tick(done, len(tasks), measurement.name)
-    return parts
+    return {one.name: parts[one.name] for one in measurements if len(parts[one.name]) == len(shards[one.shard])}
 
 
 def _key(subject: Subject, shard: Shard, measurement: Measurement, settings: Settings, before: Before) -> list[Any]:

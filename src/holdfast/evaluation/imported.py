@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.contracts import Predictor
 from holdfast.crafting.view import frozen
 from holdfast.data import DataSet, EvaluationSet
 from holdfast.members import unknown
@@ -137,6 +138,26 @@ def _raised(doing: str, error: BaseException) -> str:
 
 
 @torch.no_grad()
+def check_predictor(model: Predictor, data: EvaluationSet) -> bool:
+    """True if a callable answers with scores (b, classes), False if with labels (b,); anything else is refused."""
+    x = data.test.batch(torch.arange(min(_CHECKED, len(data.test)))).x
+    with _naming_errors("the model"):
+        out = model(x)
+    scores = isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] > 1 and out.is_floating_point()
+    labels = isinstance(out, Tensor) and out.ndim == 1 and not out.is_floating_point()
+    if not (scores or labels) or len(out) != len(x):
+        given = f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(
+            f"the model returned {given} for {len(x)} inputs but scores of shape ({len(x)}, classes) or integer labels "
+            f"of shape ({len(x)},) are needed; wrap it so that it returns one of them"
+        )
+    top = int(data.test.y.max())
+    if scores and top >= out.shape[1]:
+        raise ValueError(f"the model {_few_outputs(out.shape[1], data.name, top)}")
+    return scores
+
+
+@torch.no_grad()
 def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
     """Refuse a model that cannot process the samples or whose outputs are not logits of their classes."""
     batch = data.test.batch(torch.arange(min(_CHECKED, len(data.test))), device)
@@ -155,13 +176,19 @@ def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
         yield "gives NaN or infinite outputs for clean samples; check its weights and its normalization"
     if data.classes is not None and len(data.classes) != outputs:
         yield f"has {outputs} outputs but {data.name} has {len(data.classes)} classes; give data of its own classes"
+    if outputs < 2:
+        yield "has one output but one for each class is needed; return the logits 0 and z instead of one logit z"
     if top >= outputs:
-        yield f"has {outputs} outputs but {data.name} has labels up to {top}; give data of its own classes"
+        yield _few_outputs(outputs, data.name, top)
     if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3:
         yield (
             "seems to give probabilities (each row adds up to 1) but attacks need logits, else gradients vanish and "
             "it looks more robust than it is; leave its softmax out"
         )
+
+
+def _few_outputs(outputs: int, name: str, top: int) -> str:
+    return f"has {outputs} outputs but {name} has labels up to {top}; give data of its own classes"
 
 
 def identity(name: str, model: nn.Module) -> dict[str, str]:

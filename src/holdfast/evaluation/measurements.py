@@ -286,7 +286,7 @@ def _target(subject: Subject, measurement: Attacked, rng: Rng) -> Predictor:
             f"{subject.name} has no network, so {measurement.name} finds no gradients there; leave it out or use "
             "attacks that need only predictions, such as rays and hopskipjump"
         )
-    return lambda x: subject.predict(x, rng)
+    return subject.scores or (lambda x: subject.predict(x, rng))
 
 
 def _right(parts: Sequence[Part], otherwise: NDArray[Any]) -> NDArray[Any] | None:

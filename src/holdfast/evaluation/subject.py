@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.contracts import Predictor
 from holdfast.evaluation.judge import predict
 from holdfast.records.parts import Parts
 from holdfast.rng import Rng
@@ -22,7 +23,7 @@ class Subject:
     as "K = 11". ``digest`` identifies the classifier: results of another one are not reused. Records go to ``folder``
     and ``facts`` into them; finished parts go to ``parts``, by default inside ``folder``, which equal classifiers may
     share. ``predict`` takes inputs of type ``dtype``. ``model`` is None where there is no module: attacks that need
-    gradients are then refused, and black-box attacks query ``predict``.
+    gradients are then refused, and black-box attacks query ``scores``, or ``predict`` where it is None.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Subject:
     predict: Callable[[Tensor, Rng], Tensor]
     dtype: torch.dtype = torch.float32
     model: nn.Module | None = None
+    scores: Predictor | None = None
     parts: Path | None = None
 
     @property

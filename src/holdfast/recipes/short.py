@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.attacks.triage import NORMS as TRIAGE_NORMS
 from holdfast.contracts import Attack
@@ -21,8 +21,18 @@ OTHER_NORMS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restart
 _SEPARATOR = re.compile(r",(?![^\[{]*[\]}])")  # a comma outside of lists and tables
 
 
-def default_attacks(threat: Threat) -> Sequence[str]:
+LABELS = {"linf": ("noise", "rays", "hopskipjump"), "l2": ("noise", "hopskipjump")}
+"""The default attacks on a model that gives only labels, by norm."""
+
+Access = Literal["gradients", "scores", "labels"]
+"""What attacks get from a model."""
+
+
+def default_attacks(threat: Threat, access: Access = "gradients") -> Sequence[str]:
     """The attacks that are run if none are named."""
+    if access != "gradients":
+        queries = ("square",) if access == "scores" and threat.norm.name in LABELS else ()
+        return (*LABELS.get(threat.norm.name, ("noise",)), *queries)
     return ATTACKS if threat.norm.name in TRIAGE_NORMS else OTHER_NORMS
 
 

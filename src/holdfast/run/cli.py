@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import holdfast
 from holdfast.run.commands.attack import attack
 from holdfast.run.commands.certify import certify
 from holdfast.run.commands.evaluate import evaluate
@@ -30,10 +31,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _main(
     show: Annotated[
         bool, typer.Option("--traceback", help="Print the traceback of an error, for bug reports.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     os.environ["HOLDFAST_TRACEBACK"] = "1" if show else os.environ.get("HOLDFAST_TRACEBACK", "")

@@ -11,7 +11,10 @@ from typing import Any
 
 from torch import nn
 
+from holdfast.api import judge
 from holdfast.contracts import Attack
+from holdfast.data import EvaluationSet
+from holdfast.data.readers.npz import read_examples
 from holdfast.evaluation.imported import Own, build, check_model, identity, import_from
 from holdfast.evaluation.subject import network
 from holdfast.models.classifier import Normalize
@@ -19,6 +22,7 @@ from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.model import OwnModelConfig
 from holdfast.records.files import read_json, write_text
+from holdfast.report.result import Result
 from holdfast.run.networks import network_evaluation
 from holdfast.run.session import Evaluation, Session
 
@@ -48,8 +52,7 @@ class OwnModels:
         config = session.recipe.models[name]
         weights = None if config.weights is None else Path(config.weights)
         with import_from(os.getcwd()):
-            module = build(config.module, weights, session.data, seed)
-            model = session.fabric.to_device(Own(module, self._normalize(config))).eval()
+            model = self._model(config, seed)
             check_model(model, session.data, session.device)
             identified = identity(config.module, model)
             self._check_folder()
@@ -59,6 +62,24 @@ class OwnModels:
             facts = session.facts(name, "own", seed, weights_facts) | {"identity": identified}
             subject = network(model, name=name, seed=seed, digest=digest, folder=folder, facts=facts)
             yield network_evaluation(session, subject, self._attacks())
+
+    def judged(self, name: str, seed: int, file: Path) -> Result:
+        """The verdict on adversarial examples from a file, one for each test sample, in their order."""
+        session, threat = self.session, self.session.recipe.threat
+        assert threat is not None  # of --threat
+        split, x_adv = session.samples(session.recipe.evaluate.samples), read_examples(file)
+        if len(x_adv) <= (last := int(split.index.max())):
+            raise ValueError(f"{file} has {len(x_adv)} examples but sample {last} is judged; give one for each sample")
+        data = EvaluationSet(session.data.name, split, session.data.classes)
+        with import_from(os.getcwd()):
+            model = self._model(session.recipe.models[name], seed)
+            return judge({folder_name(name): model}, data, x_adv[split.index], None, threat, rng=seed)
+
+    def _model(self, config: OwnModelConfig, seed: int) -> nn.Module:
+        weights = None if config.weights is None else Path(config.weights)
+        module = build(config.module, weights, self.session.data, seed)
+        own: nn.Module = self.session.fabric.to_device(Own(module, self._normalize(config))).eval()
+        return own
 
     def _check_folder(self) -> None:
         """Refuse a folder that holds only other results, whose page would be overwritten."""

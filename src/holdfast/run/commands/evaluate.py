@@ -29,6 +29,7 @@ def evaluate(
     threat: options.Against = None,
     attack: options.Attacks = [],  # noqa: B006
     samples: options.Samples = None,
+    examples: options.Examples = None,
     arithmetic: options.Arithmetic = None,
     crafting: options.Crafting = None,
 ) -> None:
@@ -38,17 +39,26 @@ def evaluate(
 
     holdfast evaluate --model nets:build --weights best.pt --data imagefolder:photos --threat linf:8/255
     """
-    from holdfast.run import own_recipe, study
+    from holdfast.run import own_models, own_recipe, study
     from holdfast.run.report import write_report
 
     given: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
     given |= {"threat": threat, "attack": attack, "samples": samples, "arithmetic": arithmetic, "crafting": crafting}
-    options.check_subject(recipe, model, {"method": method, "set": changes}, given)
+    options.check_subject(recipe, model, {"method": method, "set": changes}, given | {"examples": examples})
     if model is None:
         confirmed = [] if confirm is None else [f"evaluate.confirm={confirm}"]
         loaded = schema.load(str(recipe), [*changes, *confirmed])
     else:
         loaded = own_recipe.read(model, **given, seed=seed, confirm=confirm)
+    if examples is not None:
+        with Progress(shown=False) as progress:
+            session = options.open_session(loaded, out, data_dir, device, progress)
+        judged = own_models.OwnModels(session).judged(str(model), seed or 0, examples)
+        print(judged)
+        if out is not None:
+            judged.save(out)
+            print(f"report: {judged.page(out / 'report.html')}")
+        return
     chosen = study.rows(loaded, ("methods", "models"), method, seed)
     study.report_on(loaded, options.default_out(loaded, out), besides=chosen)  # refuse now what the report would refuse
     with Progress() as progress:

@@ -100,6 +100,14 @@ Confirm = Annotated[
 Samples = Annotated[
     int | None, typer.Option(help="Number of test samples, evenly spaced; default all.", rich_help_panel=_OWN)
 ]
+Examples = Annotated[
+    Path | None,
+    typer.Option(
+        help="Judge adversarial examples made elsewhere, in place of attacks: a .npz file with the array x_adv, one "
+        "example for each test sample, in their order.",
+        rich_help_panel=_OWN,
+    ),
+]
 
 Arithmetic = Annotated[
     Literal["auto", "float32", "bfloat16"] | None,
