@@ -179,7 +179,7 @@ def test_memory_is_not_allocated_from_the_header(tmp_path, shape):
 def test_a_large_archive_is_not_decompressed(tmp_path, monkeypatch):
     path = saved(tmp_path, arrays(), np.savez_compressed)
     monkeypatch.setattr("holdfast.data.readers.npz._BYTES", 300)
-    monkeypatch.setattr(npz, "_array", None)
+    monkeypatch.setattr("holdfast.data.readers.npz._array", None)
     with pytest.raises(ValueError, match=r"it unpacks to \d+ bytes but at most 300 are held in memory"):
         npz.load(path, valid=3, seed=0)
 
