@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import binom, binomtest, bootstrap
 
-from holdfast.statistics import Share, clopper_pearson, holm, mcnemar, spread
+from holdfast.statistics import Estimate, Share, clopper_pearson, holm, mcnemar, resampled, spread
 
 
 @given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -86,3 +86,24 @@ def test_clopper_pearson_without_a_failure_or_a_trial_is_one() -> None:
     assert clopper_pearson(5, 5) == clopper_pearson(0, 0) == 1.0
     with pytest.raises(ValueError, match="6 of 5 is not a share"):
         clopper_pearson(6, 5)
+
+
+def test_bootstrap_of_a_mean_agrees_with_scipy():
+    values = np.random.default_rng(0).exponential(size=200)
+    found = Estimate.mean(values, draws=4000)
+    theirs = bootstrap((values,), np.mean, n_resamples=4000, method="percentile", rng=1)
+    assert found.value == pytest.approx(values.mean())
+    assert found.n == 200
+    assert found.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
+    assert found.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
+
+
+def test_an_estimate_without_samples_or_finite_draws_is_nan():
+    assert np.isnan(Estimate.mean(np.zeros(0)).value)
+    assert np.isnan(Estimate.of(1.0, np.array([np.nan]), 1).low)
+
+
+def test_resampled_counts_are_repeatable_and_add_up():
+    counts = resampled(7, 5, seed=3)
+    assert (counts.sum(1) == 7).all()
+    assert (counts == resampled(7, 5, seed=3)).all()

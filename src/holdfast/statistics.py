@@ -1,9 +1,10 @@
-"""Uncertainty of measured numbers: Wilson intervals of proportions, spread over seeds, paired tests."""
+"""Uncertainty of measured numbers: Wilson and bootstrap intervals, spread over seeds, paired tests."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,46 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> float:
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is not a share; give 0 <= successes <= n")
     return 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, level))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number computed from ``n`` samples, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @staticmethod
+    def of(value: float, draws: NDArray[Any], n: int) -> "Estimate":
+        """The number with the percentile interval of its bootstrap draws (Efron 1979); draws that are nan are left out.
+
+        Without a finite draw the interval is unknown, and its ends are nan.
+        """
+        known = draws[np.isfinite(draws)]
+        low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (math.nan, math.nan)
+        return Estimate(float(value), float(low), float(high), n)
+
+    @staticmethod
+    def mean(values: NDArray[Any], seed: int = 0, draws: int = 1000) -> "Estimate":
+        """The mean of one value per sample, with its bootstrap interval; nan if there are no values."""
+        if not len(values):
+            return Estimate(math.nan, math.nan, math.nan, 0)
+        counts = resampled(len(values), draws, seed)
+        return Estimate.of(values.mean(), counts @ values.astype(np.float64) / len(values), len(values))
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def resampled(n: int, draws: int, seed: int) -> NDArray[np.float64]:
+    """(draws, n) how often a bootstrap draw of n samples with replacement takes each; equal for equal arguments.
+
+    Two numbers computed from the same counts are paired: the draws of their difference give its interval.
+    """
+    rng = np.random.default_rng(seed)
+    return np.stack([np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(draws)]).astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,126 @@
+"""How well a confidence score tells misclassified samples from correctly classified ones."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from holdfast.analysis._arrays import Array
+from holdfast.models.detector import Detector
+from holdfast.records import snapshot
+from holdfast.statistics import Estimate, resampled
+
+RATES = (0.01, 0.05)
+_KIND = "detector"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Detection:
+    """The ROC curve of detecting misclassified samples by low scores, and what rejection does to accuracy.
+
+    ``fpr`` and ``tpr`` are the points of the curve: the shares of correctly classified and of misclassified samples
+    that are rejected. ``at`` holds the true positive rates at false positive rates of 1 % and 5 %. ``accepted`` and
+    ``accuracy`` say how accurate the model is on the share of samples with the largest scores. ``wrong`` and ``n``
+    count the misclassified and all samples.
+    """
+
+    auc: Estimate
+    at: dict[float, Estimate]
+    fpr: Array
+    tpr: Array
+    accepted: Array
+    accuracy: Array
+    wrong: int
+    n: int
+
+    def __repr__(self) -> str:
+        rates = ", ".join(f"{100 * e.value:.1f} % at {100 * rate:g} % FPR" for rate, e in self.at.items())
+        return f"AUC {self.auc}, detects {rates}; {self.wrong} of {self.n} samples are misclassified"
+
+
+def detection(
+    scores: ArrayLike, wrong: ArrayLike, image: ArrayLike | None = None, *, draws: int = 1000, seed: int = 0
+) -> Detection:
+    """ROC, AUC and accuracy with rejection of a confidence score (Mao et al. 2019, section 5.3 and Figure 5).
+
+    ``scores`` (m,) are confidences, such as those of :class:`holdfast.models.detector.Detector`, and ``wrong`` says
+    which samples are misclassified. ``image`` tells which samples were made from the same image, such as a natural sample
+    and its adversarial example: intervals are bootstrapped over images. The AUC is 0.5 for a score that knows nothing,
+    and below where misclassified samples look more natural than others. It is nan if no sample, or every one, is
+    misclassified.
+
+    >>> found = detection([0.9, 0.8, 0.7, 0.3, 0.6], [False, False, True, True, False])
+    >>> round(found.auc.value, 3), found.wrong
+    (0.833, 2)
+    """
+    values, errors, images = _checked(scores, wrong, image)
+    order = np.argsort(values, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(values[order]) > 0, True))  # the last of each run of equal scores
+    counts = np.concatenate([np.ones((1, images.max() + 1)), resampled(int(images.max()) + 1, draws, seed)])
+    curves = [_curve(weights[images[order]], errors[order], ends) for weights in counts]
+    auc = np.array([_area(fpr, tpr) for fpr, tpr in curves])
+    fpr, tpr = curves[0]
+    at = {rate: np.array([_reached(*curve, rate) for curve in curves]) for rate in RATES}
+    return Detection(
+        auc=Estimate.of(auc[0], auc[1:], len(values)),
+        at={rate: Estimate.of(found[0], found[1:], len(values)) for rate, found in at.items()},
+        fpr=_thinned(fpr),
+        tpr=_thinned(tpr),
+        accepted=_thinned(np.arange(len(values), 0, -1) / len(values)),
+        accuracy=_thinned(np.cumsum(~errors[order][::-1])[::-1] / np.arange(len(values), 0, -1)),
+        wrong=int(errors.sum()),
+        n=len(values),
+    )
+
+
+def save_detector(detector: Detector, path: Path) -> None:
+    """Write a fitted detector with its threshold as safetensors."""
+    snapshot.write(path, detector.state_dict(), {"kind": _KIND, "layer": detector.layer})
+
+
+def load_detector(path: Path) -> Detector:
+    """Read what :func:`save_detector` wrote; any other file is refused."""
+    tensors, facts = snapshot.read(path)
+    if facts.get("kind") != _KIND:
+        raise ValueError(f"{path} holds no detector but {json.dumps(facts)[:80]}; save one with save_detector")
+    detector = Detector(tensors["means"], tensors["whitening"], tensors["constant"], facts["layer"])
+    detector.threshold = tensors["threshold"]
+    return detector
+
+
+def _checked(scores: ArrayLike, wrong: ArrayLike, image: ArrayLike | None) -> tuple[Array, Array, Array]:
+    values, errors = np.asarray(scores, dtype=np.float64), np.asarray(wrong)
+    images = np.arange(len(values)) if image is None else np.unique(np.asarray(image), return_inverse=True)[1]
+    if values.ndim != 1 or errors.shape != values.shape or errors.dtype != bool or images.shape != values.shape:
+        raise ValueError(
+            f"scores have shape {values.shape}, wrong {errors.dtype} of shape {errors.shape}, image {images.shape}; "
+            "give one number, one boolean and one image for each sample"
+        )
+    if not len(values) or np.isnan(values).any():
+        raise ValueError(f"scores hold {int(np.isnan(values).sum())} NaN values of {len(values)}; give finite scores")
+    return values, errors, images
+
+
+def _curve(weights: Array, errors: Array, ends: Array) -> tuple[Array, Array]:
+    """False and true positive rates as the threshold rises over samples sorted by score; nan without any."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = [np.cumsum(weights * mask)[ends] / (weights * mask).sum() for mask in (~errors, errors)]
+    return np.append(0.0, rates[0]), np.append(0.0, rates[1])
+
+
+def _area(fpr: Array, tpr: Array) -> float:
+    return float(np.trapezoid(tpr, fpr))
+
+
+def _reached(fpr: Array, tpr: Array, rate: float) -> float:
+    """The largest true positive rate at a false positive rate of at most ``rate``."""
+    if np.isnan(fpr).any() or np.isnan(tpr).any():
+        return float("nan")
+    return float(tpr[fpr <= rate + 1e-12].max())
+
+
+def _thinned(values: Array, most: int = 400) -> Array:
+    """At most so many points of a curve, with both ends."""
+    return values if len(values) <= most else values[np.linspace(0, len(values) - 1, most).round().astype(int)]
