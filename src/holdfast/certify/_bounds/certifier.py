@@ -1,6 +1,6 @@
 """What certifiers by linear bounds share: the settings, and the radius of every sample of a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, sqrt
 
 import torch
@@ -21,7 +21,7 @@ class BoundCertifier:
     """A certifier that proves margins positive over all inputs within a radius."""
 
     model: nn.Module
-    norm: Norm = LInf()
+    norm: Norm = field(default=LInf())
     box: tuple[float, float] = (0.0, 1.0)
     radii: tuple[float, ...] = ()
     tolerance: float = 0.01

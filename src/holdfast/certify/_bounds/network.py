@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from holdfast.certify._bounds import operations as ops
-from holdfast.certify._bounds.reading import Node, Reader, check_known
+from holdfast.certify._bounds.nodes import Node
+from holdfast.certify._bounds.reading import Reader, check_known
 from holdfast.crafting.tracing import hooked, trace
 
 _HALF = (torch.float16, torch.bfloat16)

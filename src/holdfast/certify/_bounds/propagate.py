@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from holdfast.certify._bounds import operations as ops
+from holdfast.certify._bounds.interval import Interval, rounding
 from holdfast.certify._bounds.network import Network
-from holdfast.certify._bounds.operations import Interval
 from holdfast.certify._bounds.region import Region, inner
 
 Intermediate = Literal["crown", "ibp"]
@@ -51,11 +51,11 @@ class Bounds:
         given, operation = [self.intervals[i] for i in node.inputs], node.operation
         if isinstance(operation, ops.Add):
             low, high = (operation.apply(*bounds) for bounds in zip(*given, strict=True))
-            error = ops.rounding(1, given[0].size + given[1].size)
+            error = rounding(1, given[0].size + given[1].size)
         elif isinstance(operation, ops.Affine):
             center, radius = operation.apply(given[0].center), operation.spread(given[0].radius)
             low, high = center - radius, center + radius
-            error = ops.rounding(operation.terms, operation.spread(given[0].size) + operation.shift_size)
+            error = rounding(operation.terms, operation.spread(given[0].size) + operation.shift_size)
         else:
             low, high = (operation.apply(bound) for bound in given[0])
             error = operation.error(given[0].size) if isinstance(operation, ops.Activation) else torch.zeros_like(low)
@@ -68,11 +68,11 @@ class Bounds:
         size = prod(shape)
         rows = max(1, _ENTRIES // (2 * self._width(index) * len(like)))
         found = []
-        for part in torch.arange(size, device=like.device).split(rows):
+        for part in torch.split(torch.arange(size, device=like.device), rows):
             spec = like.new_zeros(2, len(part), size)
             spec[0, torch.arange(len(part)), part], spec[1, torch.arange(len(part)), part] = 1, -1
             lower = self.lower(index, spec.reshape(1, 2 * len(part), *shape))
-            found.append(lower.unflatten(1, (2, len(part))))
+            found.append(lower.reshape(-1, 2, len(part)))
         low, high = torch.cat(found, 2).unbind(1)
         return Interval(low.reshape(-1, *shape), -high.reshape(-1, *shape))
 
@@ -119,7 +119,8 @@ class Bounds:
         if isinstance(operation, ops.Add):
             return [(i, a) for i in node.inputs], _least(a, torch.zeros_like(error), error)
         if isinstance(operation, ops.Affine):
-            pulled = operation.pull(a.flatten(0, 1)).unflatten(0, a.shape[:2])
+            pulled = operation.pull(a.flatten(0, 1))
+            pulled = pulled.reshape(*a.shape[:2], *pulled.shape[1:])
             return [(source, pulled)], _least(a, operation.shift.expand_as(error), error)
         if isinstance(operation, ops.MaxPool):
             position, known, most = operation.lines(self.intervals[source])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.certify._bounds.operations import Interval
+from holdfast.certify._bounds.interval import Interval
 
 _ROUNDS = 3  # of the search for the scale at which a clipped step is as long as the radius
 _UNIT = 2.0**-53
@@ -64,12 +64,13 @@ def _ball_minimum(rows: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Te
     p = -(-t * rows).clamp(low, high) / t.clamp_min(1e-300)
     q = rows - p
     along = torch.minimum(q * low, q * high).sum(2)
-    return along - radius[:, None] * torch.linalg.vector_norm(p, dim=2)
+    length: Tensor = torch.linalg.vector_norm(p, dim=2) * (1 + 2 * (rows.shape[2] + 8) * _UNIT)
+    return along - radius[:, None] * length
 
 
 def _scale(rows: Tensor, low: Tensor, high: Tensor, r: Tensor) -> Tensor:
     """The t, nearly, at which clip(-t·a) is as long as the radius."""
-    length = torch.linalg.vector_norm(rows, dim=2, keepdim=True).clamp_min(1e-300)
+    length: Tensor = torch.linalg.vector_norm(rows, dim=2, keepdim=True).clamp_min(1e-300)
     t = r / length  # too small where coordinates are clipped, which leaves more of the radius to the others
     for _ in range(_ROUNDS):
         d = (-t * rows).clamp(low, high)

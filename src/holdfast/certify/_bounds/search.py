@@ -12,7 +12,7 @@ _ROUNDS = 60
 
 
 def largest(proof: Proof, margin: Tensor, first: Tensor, most: float, tolerance: float) -> Tensor:
-    """The largest radius (b,) found to be proved, within ``tolerance`` of the smallest found not to be; inf beyond most.
+    """The largest radius (b,) found to be proved, within ``tolerance`` of the smallest not proved; inf beyond most.
 
     ``margin`` are the margins at radius 0 and ``first`` the radii to try first. Each sample is searched by itself,
     by the Illinois variant of the false position method (Dowell and Jarratt 1971): every radius that is returned
@@ -34,13 +34,11 @@ def largest(proof: Proof, margin: Tensor, first: Tensor, most: float, tolerance:
         high_margin[open_[proved & again]] /= 2
         low_margin[open_[~proved & again]] /= 2
         trial[open_] = _next(low[open_], low_margin[open_], high[open_], high_margin[open_], most, tolerance)
-        open_ = open_[(low[open_] < most) & (high[open_] - low[open_] > tolerance * high[open_])]
+        open_ = open_[(low[open_] < most) & (low[open_] < (1 - tolerance) * high[open_])]
     return torch.where(low >= most, torch.inf, low)
 
 
-def _next(
-    low: Tensor, low_margin: Tensor, high: Tensor, high_margin: Tensor, most: float, tolerance: float
-) -> Tensor:
+def _next(low: Tensor, low_margin: Tensor, high: Tensor, high_margin: Tensor, most: float, tolerance: float) -> Tensor:
     """Where the line between the two ends is zero, but not too near to one of them; twice as far without an end."""
     share = low_margin / (low_margin - high_margin)
     edge = (tolerance / 2 * high / (high - low)).clamp(0.02, 0.5)
