@@ -46,8 +46,8 @@ def detection(
     """ROC, AUC and accuracy with rejection of a confidence score (Mao et al. 2019, section 5.3 and Figure 5).
 
     ``scores`` (m,) are confidences, such as those of :class:`holdfast.models.detector.Detector`, and ``wrong`` says
-    which samples are misclassified. ``image`` tells which samples were made from the same image, such as a natural sample
-    and its adversarial example: intervals are bootstrapped over images. The AUC is 0.5 for a score that knows nothing,
+    which samples are misclassified. ``image`` tells which samples were made from the same image, such as a natural
+    sample and its adversarial example: intervals are bootstrapped over images. The AUC is 0.5 for a score that knows nothing,
     and below where misclassified samples look more natural than others. It is nan if no sample, or every one, is
     misclassified.
 
