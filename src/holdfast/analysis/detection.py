@@ -47,9 +47,9 @@ def detection(
 
     ``scores`` (m,) are confidences, such as those of :class:`holdfast.models.detector.Detector`, and ``wrong`` says
     which samples are misclassified. ``image`` tells which samples were made from the same image, such as a natural
-    sample and its adversarial example: intervals are bootstrapped over images. The AUC is 0.5 for a score that knows nothing,
-    and below where misclassified samples look more natural than others. It is nan if no sample, or every one, is
-    misclassified.
+    sample and its adversarial example: intervals are bootstrapped over images. The AUC is 0.5 for a score that knows
+    nothing, and below where misclassified samples look more natural than others. It is nan if no sample, or every one,
+    is misclassified.
 
     >>> found = detection([0.9, 0.8, 0.7, 0.3, 0.6], [False, False, True, True, False])
     >>> round(found.auc.value, 3), found.wrong
