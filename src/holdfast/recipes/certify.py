@@ -100,7 +100,10 @@ def read_certifier(name: str, value: Any) -> Certifier:
     table = entry_table(name.lower(), value)
     cls = member("certifier", table.pop("name"), where)
     if "model" not in [f.name for f in fields(cls)]:
-        raise ValueError(f"{where}: {cls.__name__} does not certify networks; use [metrics] for nearest neighbors")
+        raise ValueError(
+            f"{where}: {cls.__name__} does not certify the networks that attacks attack; use "
+            "[metrics] for nearest neighbors, and holdfast.certify.smoothing from Python for smoothed networks"
+        )
     return cast(Certifier, build(cls, table, where, {"model": nn.Identity()}))
 
 

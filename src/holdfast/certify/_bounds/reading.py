@@ -83,7 +83,7 @@ def _message(node: fx.Node, model: nn.Module, reason: str = "") -> str:
     if PerImage in inside:
         return (
             "bounds cannot handle images that are standardized by their own mean and deviation; train with fixed ones: "
-            'normalize = "none" or the mean and std of the data set'
+            "leave out per_image, and give the mean and std of the data set"
         )
     module = node.op == "call_module"
     name = type(model.get_submodule(str(node.target))).__name__ if module else node.name
