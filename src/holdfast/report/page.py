@@ -15,26 +15,8 @@ from plotly.offline import get_plotlyjs
 from holdfast.records.files import write_text
 from holdfast.report.figures import Plot
 from holdfast.report.format import percent
+from holdfast.report.pictures import ImageGrid
 from holdfast.report.table import Cell, Table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """An image as a data URL, its text alternative and the caption below it; ``wrong`` marks a misclassified one."""
-
-    src: str
-    alt: str
-    caption: str
-    wrong: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageGrid:
-    """Rows of pictures, each row with its name; the page folds a grid that is not ``opened``."""
-
-    title: str
-    rows: Mapping[str, Sequence[Picture]]
-    opened: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
