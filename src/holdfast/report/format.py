@@ -1,11 +1,25 @@
 """Numbers and names as text."""
 
+import re
 from collections.abc import Sequence
+
+_COMMA = re.compile(r",(?![^\[{]*[\]}])")  # outside of lists and tables
 
 
 def percent(value: float) -> str:
     """A proportion in percent, with one decimal."""
     return f"{100 * value:.1f}"
+
+
+def points_text(value: float) -> str:
+    """A difference of proportions in percentage points."""
+    points = percent(value)
+    return f"{points} point{'s' * (points != '1.0')}"
+
+
+def range_text(values: Sequence[float]) -> str:
+    """The range of proportions in percent, or the one value that all round to."""
+    return " to ".join(dict.fromkeys(percent(value) for value in (min(values), max(values))))
 
 
 def p_text(p: float) -> str:
@@ -19,6 +33,32 @@ def eps_text(eps: float) -> str:
     if len(f"{eps!r}") > 6 and 0 < levels < 256 and abs(levels - round(levels)) < 1e-9:
         return f"{round(levels)}/255"
     return f"{eps:g}"
+
+
+def attack_words(name: str) -> tuple[str, str]:
+    """The name of an attack and its settings in words, from a name as the command line takes it.
+
+    >>> attack_words("pgd:steps=40,restarts=5,loss=logit_difference")
+    ('pgd', '40 steps, 5 restarts, loss logit difference')
+
+    A name that a recipe gives is returned as it is.
+    """
+    kind, colon, rest = name.partition(":")
+    settings = [part.partition("=") for part in _COMMA.split(rest)]
+    if not colon or not all(key and equals and value for key, equals, value in settings):
+        return name, ""
+    return kind, ", ".join(_setting(key, value) for key, _, value in settings)
+
+
+def attack_text(name: str) -> str:
+    """The name of an attack in one line, with its settings in words."""
+    kind, settings = attack_words(name)
+    return f"{kind} ({settings})" if settings else kind
+
+
+def _setting(key: str, value: str) -> str:
+    words = value.replace("_", " ")
+    return f"{words} {key}" if key in ("steps", "restarts") else f"{key} {words}"
 
 
 def seeds_text(n: int) -> str:

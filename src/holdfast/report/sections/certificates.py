@@ -59,7 +59,7 @@ def section(study: Study) -> Section | None:
         sentences=_NOTE,
         tables=[_table(group, study.radii, looks) for group in groups],
         plots=[_plot(group, study.radii, looks) for group in groups],
-        lead=[_ranking(group, study.radii) for group in groups if study.radii],
+        findings=[_ranking(group, study.radii) for group in groups if study.radii],
         in_text=True,
     )
 
