@@ -184,7 +184,7 @@ def test_worst_case_equals_the_closed_form(user_folder: Path, call: Any) -> None
     assert done.out.splitlines()[-1] == "report: out/report.html"
     page = (user_folder / "out" / "report.html").read_text()
     assert "nets:build under attack" in page
-    assert f'<div class="big">{share:.1f}' in page
+    assert f"nets:build keeps {share:.1f} % of the samples" in page
     assert f"<code>{records.facts['weights']['digest'][:12]}</code>" in page
 
 

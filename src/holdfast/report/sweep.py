@@ -259,7 +259,8 @@ def _slice(sweep: Sweep, axis: Axis, done: Sequence[Trial]) -> Plot:
 def _plot(against: str, traces: list[Trace], xaxis: dict[str, Any]) -> Plot:
     layout = {"xaxis": xaxis, "yaxis": {"title": {"text": "robust accuracy (%)"}}, "showlegend": False, "height": 340}
     alt = f"Scatter chart of validation robust accuracy against {against}; the table below holds the numbers"
-    return Plot(f"Robust accuracy against {against}", alt, figure(traces, layout))
+    caption = "Good is high; where neighboring values differ by less than the bars, the choice matters little."
+    return Plot(f"Robust accuracy against {against}", alt, figure(traces, layout), caption=caption)
 
 
 def _points(sweep: Sweep, trials: Sequence[Trial], x: Sequence[Any]) -> Trace:

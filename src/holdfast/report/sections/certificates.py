@@ -99,7 +99,8 @@ def _plot(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> P
     what = f"robust error against the {group.norm} radius"
     alt = f"Line chart of certified and empirical {what} for {', '.join(group.runs)}"
     figure = curve_figure(traces, f"{group.norm} radius", "robust error (%)")
-    return Plot(f"{group.title}: {what}", alt, figure, wide=True)
+    caption = "Good is a certified line that stays low far to the right, and close to the empirical one below it."
+    return Plot(f"{group.title}: {what}", alt, figure, wide=True, caption=caption)
 
 
 def _grid(group: _Group) -> list[float]:

@@ -55,7 +55,7 @@ def cost_plots(study: Study) -> list[Plot]:
         traces = [_bar(groups, stage, color, what) for stage, color in stage_colors(study).items()]
         alt = f"Stacked bar chart of {title.lower()} for each method; the table below has the numbers"
         if any(any(trace["x"]) for trace in traces):
-            plots.append(Plot(title, alt, figure(traces, layout)))
+            plots.append(Plot(title, alt, figure(traces, layout), caption="Shorter is cheaper."))
     return plots
 
 
