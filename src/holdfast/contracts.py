@@ -84,6 +84,11 @@ class Rows:
         given = {name: value.index_copy(0, where, other.given[name]) for name, value in self.given.items()}
         return Rows(self.y.index_copy(0, where, other.y), self.index.index_copy(0, where, other.index), given)
 
+    def join(self, other: Rows) -> Rows:
+        """Returns these rows followed by ``other``."""
+        given = {name: torch.cat([value, other.given[name]]) for name, value in self.given.items()}
+        return Rows(torch.cat([self.y, other.y]), torch.cat([self.index, other.index]), given)
+
 
 @dataclass(frozen=True)
 class Needs:

@@ -2,8 +2,9 @@
 
 The loop attacks a micro-batch of samples at a time. A sample that is finished (misclassified, or out of steps) leaves
 the micro-batch and the next one in the queue takes its slot, so the model sees full micro-batches however many samples
-finish early. Step count, rule state, restart number and random numbers belong to the sample, so its result does not
-depend on the other samples in the batch.
+finish early. Step count, rule state, run number and random numbers belong to the sample, so its result does not
+depend on the other samples in the batch. A sample whose first run failed may have several later runs (restarts or
+targets) in the micro-batch at once; the success of the lowest run is kept, as if they had run one after the other.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from holdfast.attacks._checks import check, check_labels, check_targets, one_of
 from holdfast.attacks._gradients import Evaluated, changed, estimated
-from holdfast.attacks._rules import Point, Rule, State, project
+from holdfast.attacks._microbatch import MicroBatch
+from holdfast.attacks._rules import Point, Rule, project
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
 from holdfast.crafting import microbatch
 from holdfast.crafting.view import confirmed, crafting
@@ -28,6 +30,7 @@ from holdfast.rng import Rng
 Draw = Callable[[Threat, Tensor, Rng], Tensor]
 """A start of an attack's own: (threat, x, rng) -> starting points."""
 
+_NEVER = torch.iinfo(torch.int64).max  # the run that fooled a sample that no run has fooled
 _NEAR = 1e-3  # the standard deviation of the start "near"
 
 
@@ -92,7 +95,7 @@ class Loop:
                 batch = self._step(view, queue, batch, watch)
         return queue.result
 
-    def _step(self, view: Model, queue: "_Queue", batch: "_MicroBatch", watch: Watch | None) -> "_MicroBatch | None":
+    def _step(self, view: Model, queue: "_Queue", batch: MicroBatch, watch: Watch | None) -> MicroBatch | None:
         out, loss, grad = estimated(partial(self._evaluate, view, queue, batch, watch))
         moved = self._move(batch, grad, loss)
         if self.keep == "last" and moved.left > 0:  # no sample can be finished, so do not wait for the device
@@ -102,9 +105,7 @@ class Loop:
             finished = queue.record_last(moved, finished)
         return queue.refill(moved, finished) if finished.any() else moved
 
-    def _evaluate(
-        self, view: Model, queue: "_Queue", batch: "_MicroBatch", watch: Watch | None, draw: int
-    ) -> Evaluated:
+    def _evaluate(self, view: Model, queue: "_Queue", batch: MicroBatch, watch: Watch | None, draw: int) -> Evaluated:
         """One pass forward and backward; ``draw`` numbers the passes at one iterate."""
         x_adv = batch.x_adv.detach().requires_grad_()
         out = view.outputs(changed(x_adv, batch.rows, batch.t, draw))._replace(x=x_adv)
@@ -116,51 +117,13 @@ class Loop:
             watch(batch.rows, batch.x_adv, self._score(out, loss, batch), Cost(len(x_adv), len(x_adv)))
         return out, loss, grad
 
-    def _score(self, out: Outputs, loss: Tensor, batch: "_MicroBatch") -> Tensor:
+    def _score(self, out: Outputs, loss: Tensor, batch: MicroBatch) -> Tensor:
         return loss if self.score is None else self.score(out, batch.rows).detach()
 
-    def _move(self, batch: "_MicroBatch", grad: Tensor, loss: Tensor) -> "_MicroBatch":
+    def _move(self, batch: MicroBatch, grad: Tensor, loss: Tensor) -> MicroBatch:
         point = Point(batch.x, batch.x_adv, grad, loss, batch.t, self.threat, batch.corners)
         x_adv, state = self.rule.move(point, batch.state)
         return replace(batch, x_adv=x_adv, state=state, t=batch.t + 1, left=batch.left - 1)
-
-
-@dataclass(frozen=True)
-class _MicroBatch:
-    """The samples that are attacked at the moment, with their positions in the call and everything that belongs to
-    each; ``left`` is the number of steps that every one of them has at least.
-    """
-
-    ids: Tensor
-    x: Tensor
-    x_adv: Tensor
-    corners: tuple[Tensor, ...]
-    rows: Rows
-    state: State
-    t: Tensor
-    left: int
-
-    @property
-    def clocked(self) -> Rows:
-        """The rows with the number of steps taken, for losses that change along the way."""
-        return replace(self.rows, given={**self.rows.given, "step": self.t})
-
-    def take(self, which: Tensor) -> "_MicroBatch":
-        """Select samples by a mask."""
-        corners, state = (tuple(part[which] for part in parts) for parts in (self.corners, self.state))
-        ids, x, x_adv, t = (part[which] for part in (self.ids, self.x, self.x_adv, self.t))
-        return _MicroBatch(ids, x, x_adv, corners, self.rows.take(which), state, t, self.left)
-
-    def put(self, slots: Tensor, other: "_MicroBatch") -> "_MicroBatch":
-        """Replace the samples in these slots, in place: the cost grows with the new samples, not with the batch."""
-        pairs = zip(
-            (self.ids, self.x, self.x_adv, self.t, *self.corners, *self.state),
-            (other.ids, other.x, other.x_adv, other.t, *other.corners, *other.state),
-            strict=True,
-        )
-        for old, new in pairs:
-            old[slots] = new
-        return replace(self, rows=self.rows.put(slots, other.rows), left=min(self.left, other.left))
 
 
 class _Queue:
@@ -170,8 +133,8 @@ class _Queue:
         self.loop, self.x, self.rows, self.rng = loop, x, rows, rng
         self.result = x.clone()
         self.waiting = torch.arange(len(x), device=x.device)
-        self.tries = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        self.started = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        self.won = torch.full_like(self.started, _NEVER)
         self.score = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
         self.labels_checked = False
         self.runs, self.ranking = loop.restarts, x.new_zeros(len(x), 0, dtype=torch.int64)
@@ -198,7 +161,7 @@ class _Queue:
             check_labels(self.rows, out.logits.shape[1], self.loop.targeted)
             self.labels_checked = True
 
-    def record(self, view: Model, batch: _MicroBatch, x_adv: Tensor, out: Outputs, score: Tensor) -> Tensor:
+    def record(self, view: Model, batch: MicroBatch, x_adv: Tensor, out: Outputs, score: Tensor) -> Tensor:
         """Keep the evaluated iterates that are better than the earlier ones; returns the finished samples, (b,)."""
         keep, ids, targeted = self.loop.keep, batch.ids, self.loop.targeted
         ended = batch.t >= self.loop.steps
@@ -209,74 +172,99 @@ class _Queue:
             fooled &= batch.t >= self.loop.outside
         fooled = confirmed(view, x_adv, batch.rows["target"] if targeted else batch.rows.y, fooled, targeted)
         if keep == "fooled":
-            finished = fooled | ended
-            self.result[ids[finished]] = x_adv[finished]
-            self._restart(ids[ended & ~fooled])
-            return finished
+            return self._keep_first(batch, x_adv, fooled, ended)
         score = -self.loop.threat.norm.length(x_adv - batch.x) if keep == "closest" else score
         if self.loop.outside:
             score = torch.where(batch.t >= self.loop.outside, score, -torch.inf)
-        better = (fooled & ~self.fooled[ids]) | ((fooled == self.fooled[ids]) & (score > self.score[ids]))
+        before = self.won[ids] < _NEVER
+        better = (fooled & ~before) | ((fooled == before) & (score > self.score[ids]))
         self.result[ids[better]] = x_adv[better]
         self.score[ids[better]] = score[better].to(self.score)
-        self.fooled[ids] |= fooled
-        self._restart(ids[ended])
+        self.won[ids] = torch.where(fooled & ~before, batch.runs, self.won[ids])
+        self._queue_again(ids[ended])
         return ended
 
-    def record_last(self, moved: _MicroBatch, finished: Tensor) -> Tensor:
+    def _keep_first(self, batch: MicroBatch, x_adv: Tensor, fooled: Tensor, ended: Tensor) -> Tensor:
+        """Keep the success of each sample's lowest run, or else its last run's last iterate; returns what finished."""
+        finished, ids, runs = fooled | ended, batch.ids, batch.runs
+        if not finished.any():
+            return finished
+        self.won.scatter_reduce_(0, ids[fooled], runs[fooled], "amin")
+        won = self.won[ids]
+        kept = torch.where(won < _NEVER, fooled & (runs == won), ended & (runs == self.runs - 1))
+        self.result[ids[kept]] = x_adv[kept]
+        self._queue_again(ids[ended & ~fooled & (runs == 0)])
+        return finished | (runs > won)
+
+    def record_last(self, moved: MicroBatch, finished: Tensor) -> Tensor:
         """Keep the last iterate of samples out of steps without evaluating it; returns all finished samples, (b,)."""
         ended = (moved.t >= self.loop.steps) & ~finished
         self.result[moved.ids[ended]] = moved.x_adv[ended]
         return finished | ended
 
-    def _restart(self, ids: Tensor) -> None:
-        """Queue samples again that have restarts left."""
-        self.tries[ids] += 1
-        self.waiting = torch.cat([self.waiting, ids[self.tries[ids] < self.runs]])
+    def _queue_again(self, ids: Tensor) -> None:
+        """Queue samples again that have runs left."""
+        self.waiting = torch.cat([self.waiting, ids[self.started[ids] < self.runs]])
 
-    def first(self) -> _MicroBatch | None:
+    def first(self) -> MicroBatch | None:
         """The first micro-batch; None if there are no samples."""
-        ids = self._next(microbatch.size())
-        return self._start(ids) if len(ids) else None
+        ids, runs = self._next(microbatch.size())
+        return self._start(ids, runs) if len(ids) else None
 
-    def refill(self, batch: _MicroBatch, finished: Tensor) -> _MicroBatch | None:
-        """Refill finished slots from the queue; None if no samples are left."""
+    def refill(self, batch: MicroBatch, finished: Tensor) -> MicroBatch | None:
+        """Fill finished and empty slots from the queue; None if no samples are left."""
         slots = finished.nonzero().squeeze(1)
-        ids = self._next(len(slots))
+        ids, runs = self._next(microbatch.size() - len(finished) + len(slots))
+        if len(ids) > len(slots):
+            return batch.take(~finished).join(self._start(ids, runs))
         if len(ids):
-            batch = batch.put(slots[: len(ids)], self._start(ids))
+            batch = batch.put(slots[: len(ids)], self._start(ids, runs))
         if len(ids) == len(slots):
             return batch
         stays = ~finished
         stays[slots[: len(ids)]] = True
         return batch.take(stays) if stays.any() else None
 
-    def _next(self, count: int) -> Tensor:
-        ids, self.waiting = self.waiting[:count], self.waiting[count:]
-        return ids
+    def _next(self, count: int) -> tuple[Tensor, Tensor]:
+        """The next runs, at most ``count``: positions of the samples and numbers of the runs.
 
-    def _start(self, ids: Tensor) -> _MicroBatch:
-        """These samples at their starting points."""
-        x, rows, threat = self.x[ids], self._rows(ids), self.loop.threat
+        Where success ends a sample's attack, its first run has to fail before the second begins; the later ones do
+        not wait for each other if there are free slots.
+        """
+        taken = [(self.waiting[:0], self.started[:0])]
+        while count and len(self.waiting):
+            ids, self.waiting = self.waiting[:count], self.waiting[count:]
+            if self.loop.keep == "fooled" and self.runs > 1:
+                ids = ids[self.won[ids] == _NEVER]
+                self._queue_again(ids[(self.started[ids] > 0) & (self.started[ids] < self.runs - 1)])
+            taken.append((ids, self.started[ids]))
+            self.started[ids] += 1
+            count -= len(ids)
+        ids, runs = (torch.cat(parts) for parts in zip(*taken, strict=True))
+        return ids, runs
+
+    def _start(self, ids: Tensor, runs: Tensor) -> MicroBatch:
+        """These samples at the starting points of these runs."""
+        x, rows, threat = self.x[ids], self._rows(ids, runs), self.loop.threat
         # half precision may overflow to NaN, which clamping would keep
         corners = () if x.itemsize < 4 else threat.corners(x) or ()
-        x_adv = x.clone() if self.loop.start == "clean" else self._draw(x, corners, rows.index, self.tries[ids])
+        x_adv = x.clone() if self.loop.start == "clean" else self._draw(x, corners, rows.index, runs)
         t, state = torch.zeros(len(ids), dtype=torch.int64, device=x.device), self.loop.rule.begin(x_adv)
-        return _MicroBatch(ids, x, x_adv, corners, rows, state, t, self.loop.steps)
+        return MicroBatch(ids, runs, x, x_adv, corners, rows, state, t, self.loop.steps)
 
-    def _rows(self, ids: Tensor) -> Rows:
-        """What the loss reads of these samples, with the class that the next run aims at."""
+    def _rows(self, ids: Tensor, runs: Tensor) -> Rows:
+        """What the loss reads of these samples, with the class that the run aims at."""
         rows, given = self.rows.take(ids), {}
         if self.loop.clock:
-            given["run"] = self.tries[ids]
+            given["run"] = runs
         if self.loop.per_target:
-            rank = self.tries[ids] // self.loop.restarts
+            rank = runs // self.loop.restarts
             given["target"] = self.ranking[ids].gather(1, rank[:, None]).squeeze(1)
         return replace(rows, given={**rows.given, **given}) if given else rows
 
-    def _draw(self, x: Tensor, corners: tuple[Tensor, ...], index: Tensor, tries: Tensor) -> Tensor:
+    def _draw(self, x: Tensor, corners: tuple[Tensor, ...], index: Tensor, runs: Tensor) -> Tensor:
         """Random starting points, which depend on the sample and the number of its run."""
-        start, threat, rng = self.loop.start, self.loop.threat, self.rng.fork("start").at(index).at(tries)
+        start, threat, rng = self.loop.start, self.loop.threat, self.rng.fork("start").at(index).at(runs)
         if not isinstance(start, str):
             return start(threat, x, rng)
         x_adv = threat.sample_ball(x, rng) if start == "random" else x + _NEAR * rng.normal(x)
