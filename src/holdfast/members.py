@@ -27,6 +27,17 @@ def member(folder: ModuleType, name: str) -> type:
     return only
 
 
+def explained(cls: type) -> str:
+    """Return what a class stands for: the first lines of the docstrings of its module and of itself."""
+    name, does = (first_line(documented) for documented in (import_module(cls.__module__), cls))
+    return f"{name.removesuffix('.')}. {does}"
+
+
+def first_line(documented: object) -> str:
+    """Return the first line of a docstring as plain text."""
+    return (inspect.getdoc(documented) or "").partition("\n")[0].replace("``", "")
+
+
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
     """Return an error message for an unknown name, with the most similar known one."""
     known = sorted(known)

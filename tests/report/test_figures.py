@@ -3,14 +3,14 @@
 import plotly.graph_objects as go
 import pytest
 
-from holdfast.report.figures import COLORS, STAGE_COLORS, literal, marks
-from holdfast.report.sections import study_page
+from holdfast.report.figures import colors, literal, marks, palette
 from holdfast.report.sections.accuracy import accuracy_plot
+from holdfast.report.study_page import study_page
 
 
 def test_plotly_accepts_every_figure(study) -> None:
     plots = [*study_page(study).plots, accuracy_plot(study, "l1")]
-    assert len(plots) == 2 + 3 + 3 + 1
+    assert len(plots) == 1 + 1 + 3 + 3 + 1
     for plot in plots:
         assert go.Figure(plot.figure).to_dict()["data"] is not None  # an unknown property raises
         assert plot.alt
@@ -30,11 +30,12 @@ def _luminance(color: str) -> float:
 
 
 @pytest.mark.parametrize("background", ["#ffffff", "#1b1f26"])
-@pytest.mark.parametrize("color", COLORS + STAGE_COLORS)
+@pytest.mark.parametrize("color", palette(40))
 def test_colors_stand_out_in_light_and_dark(color: str, background: str) -> None:
     low, high = sorted((_luminance(color), _luminance(background)))
     assert (high + 0.05) / (low + 0.05) >= 3
 
 
 def test_forty_names_look_different() -> None:
-    assert len(set(marks([str(i) for i in range(40)]).values())) == 40
+    names = [str(i) for i in range(40)]
+    assert len(set(marks(names).values())) == len(set(colors(names).values())) == 40

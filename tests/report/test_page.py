@@ -15,8 +15,9 @@ from plotly.offline import get_plotlyjs
 import holdfast.report.sections
 from holdfast.report.format import percent
 from holdfast.report.page import Section, embedded, render, write_page
-from holdfast.report.sections import sections, study_page
+from holdfast.report.sections import sections
 from holdfast.report.sections.results import main_table
+from holdfast.report.study_page import study_page
 from holdfast.report.table import Cell
 
 HOSTILE = '</script><script>window.broken=1</script><img src=x onerror="window.broken=1">&"\'{{ 7*7 }}\u2028'
@@ -150,7 +151,7 @@ def test_one_run_without_images_log_or_training_still_gives_a_page(make_run, mak
 def test_an_empty_evaluation_gives_a_page(make_run, make_study) -> None:
     run = make_run("a", 0, n=0)
     empty = replace(run, records=replace(run.records, arrays={}))
-    assert "on 0 samples" in Page(render_study(make_study([empty]))).text
+    assert "No sample was evaluated." in Page(render_study(make_study([empty]))).text
 
 
 def test_the_page_is_written_atomically_into_new_folders(study, source: str, tmp_path: Path) -> None:

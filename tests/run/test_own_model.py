@@ -179,12 +179,12 @@ def test_worst_case_equals_the_closed_form(user_folder: Path, call: Any) -> None
     assert records.held(EPS, "linf").tolist() == held.tolist()
     assert list(records.attacks) == list(short.ATTACKS)
     share = 100 * held.mean()
-    assert f"nets:build {share:.1f} % (95 % interval" in done.out
+    assert f"nets:build keeps {share:.1f} % of the samples correct under attack (95 % interval" in done.out
     assert "| nets:build " in done.out
     assert done.out.splitlines()[-1] == "report: out/report.html"
     page = (user_folder / "out" / "report.html").read_text()
     assert "nets:build under attack" in page
-    assert f'<div class="big">{share:.1f}' in page
+    assert f"nets:build keeps {share:.1f} % of the samples" in page
     assert f"<code>{records.facts['weights']['digest'][:12]}</code>" in page
 
 

@@ -15,37 +15,8 @@ from plotly.offline import get_plotlyjs
 from holdfast.records.files import write_text
 from holdfast.report.figures import Plot
 from holdfast.report.format import percent
-from holdfast.report.table import Cell, Table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """An image as a data URL, its text alternative and the caption below it; ``wrong`` marks a misclassified one."""
-
-    src: str
-    alt: str
-    caption: str
-    wrong: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageGrid:
-    """Rows of pictures, each row with its name; the page folds a grid that is not ``opened``."""
-
-    title: str
-    rows: Mapping[str, Sequence[Picture]]
-    opened: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """A key number at the top of the page."""
-
-    name: str
-    color: str
-    value: Cell
-    unit: str
-    note: str
+from holdfast.report.pictures import ImageGrid
+from holdfast.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +24,8 @@ class Section:
     """One section of a page. All fields but ``id`` and ``title`` are optional; the page shows those that are given.
 
     ``sentences`` explain how to read the section, ``legend`` maps names to colors, ``code`` is preformatted text.
-    The top of the page shows the ``cards``, ``lead`` sentences and ``warnings`` of all sections. A section that is
-    ``in_text`` also appears in the terminal and in Markdown, with its tables that are not folded.
+    ``findings`` say in sentences what the numbers show. The top of the page shows the ``warnings`` of all sections. A
+    section that is ``in_text`` also appears in the terminal and in Markdown, with its tables that are not folded.
     """
 
     id: str
@@ -65,26 +36,41 @@ class Section:
     plots: Sequence[Plot] = ()
     images: Sequence[ImageGrid] = ()
     code: str = ""
-    cards: Sequence[Card] = ()
-    lead: Sequence[str] = ()
+    findings: Sequence[str] = ()
     warnings: Sequence[str] = ()
     in_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
+class Opening:
+    """The first screen: the question, its ``answer`` in sentences, one figure, and what ``changes`` the answer.
+
+    ``terms`` explain the names that the page uses.
+    """
+
+    question: str
+    answer: Sequence[str]
+    plot: Plot | None = None
+    changes: Sequence[str] = ()
+    terms: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
-    """A title, a description, short ``facts`` such as the threat, the sections in their order, and a footer."""
+    """A title, the first screen, short ``facts`` such as the threat, the sections in their order, and a footer."""
 
     name: str
     title: str
-    description: str
+    opening: Opening
     sections: Sequence[Section]
     facts: Mapping[str, str] = field(default_factory=dict)
     footer: str = ""
 
     @property
     def plots(self) -> list[Plot]:
-        return [plot for section in self.sections for plot in section.plots]
+        """All figures, in the order in which the page shows them."""
+        first = [] if self.opening.plot is None else [self.opening.plot]
+        return [*first, *(plot for section in self.sections for plot in section.plots)]
 
 
 def write_page(path: Path, page: Page) -> None:

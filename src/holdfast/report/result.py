@@ -13,8 +13,8 @@ from holdfast.records.provenance import computing_code
 from holdfast.records.records import Mask, Records
 from holdfast.report.format import listed, percent
 from holdfast.report.page import write_page
-from holdfast.report.sections import study_page
 from holdfast.report.study import Run, Study
+from holdfast.report.study_page import study_page
 from holdfast.report.summary import against
 from holdfast.report.table import UNKNOWN
 from holdfast.statistics import Share

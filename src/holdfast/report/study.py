@@ -1,7 +1,7 @@
 """What one page reports: models under attack, classifiers with certificates, or both."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,9 @@ class Study:
     """Runs to compare; runs of one name and group are the same method trained with different seeds.
 
     ``norm`` and ``eps`` say where robust accuracy is compared and ``threat`` says it in words; they are absent when
-    nothing was attacked. ``radii`` are the radii at which certified error is tabulated. ``code`` is the digest of the
-    code that writes the page; results made by other code are marked.
+    nothing was attacked. ``radii`` are the radii at which certified error is tabulated. ``terms`` explain the names of
+    methods, ``date`` is the day of the last measurement. ``code`` is the digest of the code that writes the page;
+    results made by other code are marked.
     """
 
     name: str
@@ -77,6 +78,8 @@ class Study:
     eps: float | None = None
     threat: str = ""
     radii: Sequence[float] = ()
+    terms: Mapping[str, str] = field(default_factory=dict)
+    date: str = ""
     code: str = ""
 
     def __post_init__(self) -> None:

@@ -29,6 +29,11 @@ def robust_accuracy(study: Study) -> dict[str, Cell]:
     return {t: Cell(tuple(worst(run.records, norm, eps) for run in runs)) for t, runs in study.attacked().items()}
 
 
+def clean_accuracy(study: Study) -> dict[str, Cell]:
+    """The accuracy of each title without attack."""
+    return {t: Cell(tuple(Share.of(run.records.correct) for run in runs)) for t, runs in study.attacked().items()}
+
+
 def against(records: Records, attack: str, eps: float) -> Share:
     """Robust accuracy against one attack within ``eps``."""
     return Share.of(records.correct & ~records.fooled_within(attack, eps))
@@ -144,3 +149,9 @@ def empirical_error(records: Records, certificate: str, radius: float) -> Share:
     """
     _, upper = bounds(records, certificate)
     return Share.of(~(records.correct & ((upper > radius) | (radius == 0))))
+
+
+def proved(runs: Sequence[Run], certificate: str, radius: float) -> Cell:
+    """The share of samples that are classified correctly and proved to stay so within ``radius``, for each seed."""
+    errors = [certified_error(run.records, certificate, radius) for run in runs]
+    return Cell(tuple(Share(error.n - error.successes, error.n) for error in errors))

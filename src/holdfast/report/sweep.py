@@ -11,8 +11,8 @@ from typing import Any
 from holdfast.recipes.sweep import Value
 from holdfast.records.files import write_text
 from holdfast.report.figures import COLORS, Plot, Trace, error_bars, figure, literal, scatter
-from holdfast.report.format import percent, plain
-from holdfast.report.page import Page, Section, write_page
+from holdfast.report.format import listed, percent, plain
+from holdfast.report.page import Opening, Page, Section, write_page
 from holdfast.report.sections.recipe import recipe_section
 from holdfast.report.table import UNKNOWN, Cell, Column, Row, Table, listing, share_text
 from holdfast.report.text import inert, text_parts
@@ -148,7 +148,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 
 def text_sweep(sweep: Sweep) -> str:
     """All trials as Markdown that also reads well in a terminal, best first."""
-    return "\n\n".join(text_parts([_trials(sweep)])) + "\n"
+    return "\n\n".join([*text_parts([_trials(sweep)]), plain(" ".join(conclusions(sweep)))]) + "\n"
 
 
 def markdown(sweep: Sweep) -> str:
@@ -165,12 +165,22 @@ def sweep_page(sweep: Sweep) -> Page:
     return Page(
         name=sweep.name,
         title=f"{sweep.title}: sweep of {sweep.method}",
-        description=f"{len(sweep.trials)} of {sweep.asked} trials, drawn by {sweep.sampler}, each trained with seed "
-        f"{sweep.seed}.",
-        facts={"Validated with": f"{sweep.judge} on validation samples"},
+        opening=_opening(sweep),
+        facts={
+            "Validated with": f"{sweep.judge} on validation samples",
+            "Trials": f"{len(sweep.trials)} of {sweep.asked}, drawn by {sweep.sampler}",
+            "Seed": str(sweep.seed),
+        },
         sections=[section for section in found if section is not None],
         footer=f"Sweep of {sweep.method} in {sweep.name}. No test sample was used.",
     )
+
+
+def _opening(sweep: Sweep) -> Opening:
+    keys = listed([axis.key for axis in sweep.axes])
+    first, *others = conclusions(sweep) or ["No trial has finished yet."]
+    question = f"Which {keys} makes {sweep.method} most robust?"
+    return Opening(question=question, answer=[first], changes=others)
 
 
 def _best(sweep: Sweep) -> Section | None:
@@ -193,8 +203,7 @@ def _trials(sweep: Sweep) -> Section:
         Column("State", kind="words"),
     )
     table = Table(head="Trial", columns=columns, rows=tuple(_row(sweep, trial) for trial in sweep.ranked))
-    lead = conclusions(sweep)
-    return Section(id="trials", title="All trials", sentences=[note], tables=[table], lead=lead, in_text=True)
+    return Section(id="trials", title="All trials", sentences=[note], tables=[table], in_text=True)
 
 
 def _row(sweep: Sweep, trial: Trial) -> Row:
@@ -250,7 +259,8 @@ def _slice(sweep: Sweep, axis: Axis, done: Sequence[Trial]) -> Plot:
 def _plot(against: str, traces: list[Trace], xaxis: dict[str, Any]) -> Plot:
     layout = {"xaxis": xaxis, "yaxis": {"title": {"text": "robust accuracy (%)"}}, "showlegend": False, "height": 340}
     alt = f"Scatter chart of validation robust accuracy against {against}; the table below holds the numbers"
-    return Plot(f"Robust accuracy against {against}", alt, figure(traces, layout))
+    caption = "Good is high; where neighboring values differ by less than the bars, the choice matters little."
+    return Plot(f"Robust accuracy against {against}", alt, figure(traces, layout), caption=caption)
 
 
 def _points(sweep: Sweep, trials: Sequence[Trial], x: Sequence[Any]) -> Trace:

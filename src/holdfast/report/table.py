@@ -43,6 +43,28 @@ class Cell:
         return max(share.high for share in self.known)
 
 
+@dataclass(frozen=True)
+class Remark:
+    """A short text with a note below it; a ``strong`` one stands out."""
+
+    text: str
+    note: str = ""
+    strong: bool = False
+
+
+Entry = str | Cell | Remark
+"""What a table holds: plain text, shares with their interval, or a text with a note."""
+
+
+def entry_text(entry: Entry) -> str:
+    """An entry in one line."""
+    if isinstance(entry, Cell):
+        return cell_text(entry)
+    if isinstance(entry, Remark):
+        return f"{entry.text} ({entry.note})" if entry.note else entry.text
+    return entry
+
+
 def cell_text(cell: Cell) -> str:
     """A cell in one line: mean, standard deviation over several seeds, and the interval."""
     if cell.spread is None:
@@ -71,7 +93,7 @@ class Row:
     """A named row; ``seeds`` are rows that the page folds below it."""
 
     name: str
-    cells: tuple[str | Cell, ...]
+    cells: tuple[Entry, ...]
     note: str = ""
     color: str = ""
     seeds: tuple["Row", ...] = ()
@@ -143,7 +165,7 @@ def _cells(runs: Sequence[Run], measures: Sequence[Measure]) -> list[Cell]:
 def markdown_table(table: Table) -> str:
     """A table as Markdown that also reads well in a terminal."""
     head = [table.head, *(f"{c.title} ({c.note})" if c.note else c.title for c in table.columns)]
-    body = [[row.name, *(c if isinstance(c, str) else cell_text(c) for c in row.cells)] for row in table.rows]
+    body = [[row.name, *map(entry_text, row.cells)] for row in table.rows]
     lines = [[plain(text) for text in line] for line in [head, *body]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     padded = [[text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from holdfast.report.format import plain
+from holdfast.report.opening import answer
 from holdfast.report.page import Section
 from holdfast.report.sections import sections
 from holdfast.report.sections.provenance import all_makers
@@ -13,7 +14,7 @@ from holdfast.report.table import markdown_table
 
 def text_table(study: Study) -> str:
     """The numbers of the page as Markdown that also reads well in a terminal."""
-    return "\n\n".join(text_parts(sections(study))) + "\n"
+    return "\n\n".join([*text_parts(sections(study)), plain(" ".join(answer(study)))]) + "\n"
 
 
 def text_parts(shown: Sequence[Section]) -> Iterator[str]:
@@ -24,7 +25,7 @@ def text_parts(shown: Sequence[Section]) -> Iterator[str]:
                 if not table.folded:
                     yield from [plain(f"{table.caption}:")] * bool(table.caption)
                     yield markdown_table(table)
-            yield from (plain(" ".join(part)) for part in (section.sentences, section.lead) if part)
+            yield from (plain(" ".join(part)) for part in (section.sentences, section.findings) if part)
     yield from (plain(f"Warning: {warning}") for section in shown for warning in section.warnings)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from holdfast.recipes.schema import Recipe
 from holdfast.records.files import write_text
 from holdfast.report.page import write_page
-from holdfast.report.sections import study_page
+from holdfast.report.study_page import study_page
 from holdfast.report.text import markdown as markdown_text
 from holdfast.report.text import text_table
 from holdfast.run.study import study_of

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Any, Protocol
 
-from holdfast.members import unknown
+from holdfast.members import explained, unknown
 from holdfast.recipes import toml
+from holdfast.recipes.certify import learners
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.stored import read_recipe
 from holdfast.records.files import read_lines
@@ -180,6 +182,26 @@ def study_of(recipe: Recipe, out: Path) -> Study:
         eps=None if threat is None else threat.eps,
         threat="" if threat is None else str(threat),
         radii=() if recipe.certify is None else recipe.certify.radii,
+        terms=_terms(recipe, runs),
+        date=_measured(recipe, out),
         recipe=toml.dumps(recipe.table()),
         code=computing_code(),
     )
+
+
+def _terms(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
+    """The names of methods and metrics with what they stand for; names of one kind share a line."""
+    classes = {name: type(entry.method) for name, entry in recipe.methods.items()}
+    classes |= {name: learners()[metric.learner] for name, metric in recipe.metrics.items()}
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(run.name for run in runs):
+        if name in classes:
+            found.setdefault(explained(classes[name]), []).append(name)
+    return {", ".join(names): text for text, names in found.items()}
+
+
+def _measured(recipe: Recipe, out: Path) -> str:
+    """The day on which the newest records under a folder were written."""
+    files = [folder / "records" / "facts.json" for row in rows(recipe) for _, folder in _folders(recipe, out, row)]
+    newest = max(file.stat().st_mtime for file in files if file.is_file())
+    return datetime.fromtimestamp(newest, UTC).date().isoformat()

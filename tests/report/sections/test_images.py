@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from holdfast.records.records import Records
-from holdfast.report.sections.images import difference, image_grids, png
+from holdfast.report.pictures import png
+from holdfast.report.sections.images import difference, image_grids
 
 
 def pixels(address: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 
 from holdfast.members import names
-from holdfast.report.page import Page, Section
+from holdfast.report.page import Section
 from holdfast.report.study import Study
 
 
@@ -17,17 +17,3 @@ def sections(study: Study) -> list[Section]:
     modules = [import_module(f"{__name__}.{name}") for name in names(sys.modules[__name__])]
     found = [module.section(study) for module in sorted(modules, key=lambda module: module.ORDER)]
     return [section for section in found if section is not None]
-
-
-def study_page(study: Study) -> Page:
-    """The page of a study."""
-    norms = dict.fromkeys(certificate.partition(":")[0] for _, certificate in study.certified())
-    facts = {"Threat": study.threat, "Certified radii": ", ".join(norms)}
-    return Page(
-        name=study.name,
-        title=study.title,
-        description=study.description,
-        sections=sections(study),
-        facts={name: text for name, text in facts.items() if text},
-        footer=f"Study {study.name}. Every number on this page is computed from per-sample records.",
-    )

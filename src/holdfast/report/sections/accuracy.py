@@ -18,10 +18,15 @@ _NOTE = (
 
 
 def section(study: Study) -> Section | None:
-    """A plot for each norm that was attacked."""
-    plots = [accuracy_plot(study, norm) for norm in study.norms()]
+    """A plot for each norm that was attacked at several eps; two points are no curve, and the tables hold them."""
+    plots = [accuracy_plot(study, norm) for norm in study.norms() if _several(study, norm)]
     title = "Robust accuracy against eps"
     return Section(id="accuracy", title=title, sentences=_NOTE, plots=plots) if plots else None
+
+
+def _several(study: Study, norm: str) -> bool:
+    attacks = [attack for attack in study.attacks().values() if attack.norm == norm]
+    return len({attack.eps for attack in attacks}) > 1 or any(attack.minimal for attack in attacks)
 
 
 def accuracy_plot(study: Study, norm: str) -> Plot:
@@ -37,7 +42,8 @@ def accuracy_plot(study: Study, norm: str) -> Plot:
         traces.append(_bound_legend())
     alt = f"Line chart of robust accuracy in percent against {norm} eps up to {eps_text(grid[-1])}, for "
     drawn = curve_figure(traces, f"{norm} eps", "robust accuracy (%)")
-    return Plot(f"Robust accuracy against {norm} eps", alt + ", ".join(groups), drawn, wide=True)
+    caption = "Good is a line that starts high and falls late; where it has reached 0 the attacks are strong enough."
+    return Plot(f"Robust accuracy against {norm} eps", alt + ", ".join(groups), drawn, wide=True, caption=caption)
 
 
 def _measured(name: str, mark: Mark, points: Sequence[Point]) -> Trace:

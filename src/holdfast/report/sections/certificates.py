@@ -59,7 +59,7 @@ def section(study: Study) -> Section | None:
         sentences=_NOTE,
         tables=[_table(group, study.radii, looks) for group in groups],
         plots=[_plot(group, study.radii, looks) for group in groups],
-        lead=[_ranking(group, study.radii) for group in groups if study.radii],
+        findings=[_ranking(group, study.radii) for group in groups if study.radii],
         in_text=True,
     )
 
@@ -99,7 +99,8 @@ def _plot(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> P
     what = f"robust error against the {group.norm} radius"
     alt = f"Line chart of certified and empirical {what} for {', '.join(group.runs)}"
     figure = curve_figure(traces, f"{group.norm} radius", "robust error (%)")
-    return Plot(f"{group.title}: {what}", alt, figure, wide=True)
+    caption = "Good is a certified line that stays low far to the right, and close to the empirical one below it."
+    return Plot(f"{group.title}: {what}", alt, figure, wide=True, caption=caption)
 
 
 def _grid(group: _Group) -> list[float]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from holdfast.records.facts import Spend
-from holdfast.report.figures import STAGE_COLORS, Plot, Trace, colors, figure, literal
+from holdfast.report.figures import Plot, Trace, colors, figure, literal
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
 from holdfast.report.table import UNKNOWN, listing
@@ -28,7 +28,7 @@ def section(study: Study) -> Section | None:
 
 def stage_colors(study: Study) -> dict[str, str]:
     """The stages of all runs in the order they were run, with their colors."""
-    return colors((stage for run in study.runs for stage in run.records.spend()), STAGE_COLORS)
+    return colors(stage for run in study.runs for stage in run.records.spend())
 
 
 def mean_spend(runs: Sequence[Run], stage: str) -> Spend | None:
@@ -55,7 +55,7 @@ def cost_plots(study: Study) -> list[Plot]:
         traces = [_bar(groups, stage, color, what) for stage, color in stage_colors(study).items()]
         alt = f"Stacked bar chart of {title.lower()} for each method; the table below has the numbers"
         if any(any(trace["x"]) for trace in traces):
-            plots.append(Plot(title, alt, figure(traces, layout)))
+            plots.append(Plot(title, alt, figure(traces, layout), caption="Shorter is cheaper."))
     return plots
 
 

@@ -4,14 +4,11 @@ Records hold them as arrays: ``shown`` (k, values of the index column), ``clean`
 each attack, ``adversarial:<norm>:<name>`` of the same shape.
 """
 
-import io
-from base64 import b64encode
-
 import numpy as np
-from PIL import Image
 
 from holdfast.records.records import Array, Records, array_name, column_name
-from holdfast.report.page import ImageGrid, Picture, Section
+from holdfast.report.page import Section
+from holdfast.report.pictures import ImageGrid, Picture, png
 from holdfast.report.study import Run, Study
 
 ORDER = 60
@@ -39,15 +36,6 @@ def image_grids(study: Study) -> list[ImageGrid]:
             stored = [name for name, a in run.records.attacks.items() if array_name(a.norm, name) in arrays]
             found += [_grid(run, attack, opened=attack == stored[0]) for attack in stored]
     return found
-
-
-def png(image: Array) -> str:
-    """An image (c, h, w) or (h, w) in [0, 1] as the data URL of a PNG."""
-    levels = np.rint(255 * np.clip(image, 0, 1)).astype(np.uint8)
-    flat = levels if levels.ndim == 2 else levels[0] if len(levels) == 1 else np.moveaxis(levels, 0, -1)
-    stream = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(flat)).save(stream, "PNG")
-    return f"data:image/png;base64,{b64encode(stream.getvalue()).decode()}"
 
 
 def difference(clean: Array, adversarial: Array, scale: float) -> Array:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
 from holdfast.report.figures import colors
-from holdfast.report.format import eps_text, listed, percent, seeds_text
-from holdfast.report.page import Card, Section
+from holdfast.report.format import attack_words, eps_text, listed, percent
+from holdfast.report.page import Section
 from holdfast.report.study import Study
 from holdfast.report.summary import Comparison, against, compared, robust_accuracy, worst
-from holdfast.report.table import UNKNOWN, Cell, Column, Measure, Table, listing, share_table
+from holdfast.report.table import UNKNOWN, Column, Measure, Table, listing, share_table
 from holdfast.statistics import Share
 
 ORDER = 10
@@ -26,8 +26,7 @@ def section(study: Study) -> Section | None:
         title="Results",
         sentences=[*_sentences(study), *_randomized(study)],
         tables=[table for table in tables if table is not None],
-        cards=list(_cards(study)),
-        lead=headline(study),
+        findings=verdicts(study),
         warnings=[*_outside(study), *_not_attacked(study), *_short(study)],
         in_text=True,
     )
@@ -55,7 +54,7 @@ def main_table(study: Study) -> Table:
         column = Column("Worst case", note, highlighted=True)
         measures.append((column, lambda records: worst(records, norm, eps)))
     measures += [
-        (Column(name, "minimal" if a.minimal else ""), _under(name, study.eps or 0.0))
+        (_column(name, "minimal" if a.minimal else ""), _under(name, study.eps or 0.0))
         for name, a in study.stated_attacks().items()
     ]
     return share_table(study.attacked(), measures, colors(study.titles))
@@ -65,9 +64,19 @@ def other_table(study: Study) -> Table | None:
     """Attacks at another norm or eps than the stated one; None if there are none."""
     stated = study.stated_attacks()
     others = {name: a for name, a in study.attacks().items() if math.isfinite(a.eps) and name not in stated}
-    measures = [(Column(name, f"{a.norm} {eps_text(a.eps)}"), _under(name, a.eps)) for name, a in others.items()]
+    measures = [
+        # the attack of the curve is named after its eps, which the note says too
+        (_column(name.removesuffix(f"@{a.eps:g}"), f"{a.norm} {eps_text(a.eps)}"), _under(name, a.eps))
+        for name, a in others.items()
+    ]
     caption = "Attacks at another norm or eps, each at its own eps"
     return share_table(study.attacked(), measures, colors(study.titles), caption) if measures else None
+
+
+def _column(name: str, note: str) -> Column:
+    """The column of an attack; settings that its name holds stand below it."""
+    kind, settings = attack_words(name)
+    return Column(kind, ", ".join(filter(None, [settings, note])))
 
 
 def settings_table(study: Study) -> Table | None:
@@ -89,15 +98,6 @@ def _clean(records: Records) -> Share:
 
 def _under(name: str, eps: float) -> Measure:
     return lambda records: against(records, name, eps) if name in records.attacks else None
-
-
-def _cards(study: Study) -> Iterator[Card]:
-    groups, looks = study.attacked(), colors(study.titles)
-    for title, cell in robust_accuracy(study).items():
-        if cell.spread:
-            clean = Cell(tuple(_clean(run.records) for run in groups[title]))
-            note = f"clean {percent(clean.mean)} % · {seeds_text(cell.spread.n)}"
-            yield Card(name=title, color=looks[title], value=cell, unit="% robust", note=note)
 
 
 def _randomized(study: Study) -> Iterator[str]:
@@ -147,45 +147,19 @@ def _short(study: Study) -> Iterator[str]:
             )
 
 
-def headline(study: Study) -> list[str]:
-    """Robust accuracy of each method, the best first, and which differences are significant."""
+def verdicts(study: Study) -> list[str]:
+    """Which differences from the most robust model are significant, and what the tests are about."""
     cells = robust_accuracy(study)
-    ranked = {title: cells[title] for title in sorted(cells, key=lambda title: -cells[title].mean)}
-    if not ranked:
+    if len(cells) < 2:
         return []
-    several = [_caution(study)] if len(ranked) > 1 else []
-    return [_ranking(study, ranked), *_verdicts(study, list(ranked)), *several]
-
-
-def _ranking(study: Study, ranked: dict[str, Cell]) -> str:
-    attacks = len(study.stated_attacks())
-    sizes = sorted({len(run.records) for runs in study.attacked().values() for run in runs})
-    samples = " to ".join(str(n) for n in dict.fromkeys((sizes[0], sizes[-1])))
-    bound = "at most " if study.unmeasured() else ""
-    each = ", ".join(f"{title} {_robust(cell, bound)}" for title, cell in ranked.items())
-    where = f"{study.norm} eps {eps_text(study.eps or 0.0)}"
-    scope = f"worst case over {attacks} attack{'s' * (attacks != 1)}, on {samples} samples"
-    return f"Robust accuracy at {where}, {scope}: {each}."
-
-
-def _robust(cell: Cell, bound: str) -> str:
-    if cell.spread is None:
-        return "not measured"
-    seeds = seeds_text(cell.spread.n)
-    if cell.spread.std is not None:
-        seeds = f"mean of {seeds}, standard deviation {percent(cell.spread.std)} points"
-    return f"{bound}{percent(cell.mean)} % (95 % interval {percent(cell.low)} to {percent(cell.high)}; {seeds})"
-
-
-def _verdicts(study: Study, ranked: Sequence[str]) -> list[str]:
     pairs, refusal = compared(study)
     if refusal:
         return [f"No paired test: {refusal}"]
-    best, *others = ranked
+    best, *others = sorted(cells, key=lambda title: -cells[title].mean)
     found: dict[str, list[str]] = {}
     for other in others:
         found.setdefault(_verdict(best, other, pairs), []).append(other)
-    return [f"{best} {verdict.format(listed(names))}." for verdict, names in found.items()]
+    return [*(f"{best} {verdict.format(listed(names))}." for verdict, names in found.items()), _caution(study)]
 
 
 def _verdict(best: str, other: str, pairs: Sequence[Comparison]) -> str:

@@ -20,6 +20,11 @@ _COLUMNS = {
     "Epochs": "epochs",
     "Best epoch": "best_epoch",
 }
+_CAPTIONS = {
+    "clean": "Validation accuracy without attack. Good is high.",
+    "robust": "Validation accuracy under attack. Good is high at the end; a fall after a peak is robust overfitting.",
+    "loss": "Good falls and settles.",
+}
 _NOTE = (
     "Validation with markers, training as a thin line; further seeds are dashed. Long logs are shown as means over "
     "intervals of equal length."
@@ -80,7 +85,8 @@ def training_plots(study: Study) -> list[Plot]:
             if (trace := _log_line(run, scalar, split, looks[title], _DASHES[which % len(_DASHES)]))["x"]
         ]
         layout = {"xaxis": {"title": {"text": "step"}}, "showlegend": False, "height": 280}
-        plots.append(Plot(scalar, f"Line chart of {scalar} against the training step", figure(traces, layout)))
+        alt = f"Line chart of {scalar} against the training step"
+        plots.append(Plot(scalar, alt, figure(traces, layout), caption=_CAPTIONS.get(scalar, "")))
     return plots
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.members import unknown
+from holdfast.members import first_line, unknown
 from holdfast.recipes import kinds, source, toml
 from holdfast.recipes.certify import learners
 
@@ -32,7 +32,7 @@ def list_(
 
 
 def _classes(kind: str) -> Listing:
-    return [(name, _first_line(kinds.member(kind, name))) for name in kinds.names(kind)]
+    return [(name, first_line(kinds.member(kind, name))) for name in kinds.names(kind)]
 
 
 def _parts(kind: str) -> Listing:
@@ -44,10 +44,6 @@ def _options(cls: type) -> str:
     defaults = {name: option.default for name, option in inspect.signature(cls).parameters.items()}
     given = {name: value for name, value in defaults.items() if value not in (None, inspect.Parameter.empty)}
     return f" Options: {', '.join(f'{name} = {toml.value(value)}' for name, value in given.items())}." if given else ""
-
-
-def _first_line(cls: type) -> str:
-    return (cls.__doc__ or "").strip().splitlines()[0].replace("``", "")
 
 
 def _data() -> Listing:
@@ -66,7 +62,7 @@ KINDS: Mapping[str, Callable[[], Listing]] = {
     "certifiers": lambda: _classes("certifier"),
     "models": lambda: _parts("encoder"),
     "heads": lambda: _parts("head"),
-    "learners": lambda: [(name, _first_line(cls)) for name, cls in learners().items()],
+    "learners": lambda: [(name, first_line(cls)) for name, cls in learners().items()],
     "data": _data,
     "recipes": _recipes,
 }
