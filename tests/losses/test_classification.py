@@ -54,9 +54,9 @@ def classified(draw: st.DrawFn, least: int = 2) -> tuple[list[list[float]], list
 
 
 def log_softmax(z: list[float]) -> list[float]:
-    top = max(z)
-    total = top + log(sum(exp(v - top) for v in z))
-    return [v - total for v in z]
+    below = [v - max(z) for v in z]
+    total = log(sum(exp(v) for v in below))
+    return [v - total for v in below]
 
 
 @given(classified(), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([0.5, 1.0, 15.0]))

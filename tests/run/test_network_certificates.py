@@ -161,7 +161,7 @@ OTHER = {"methods": None, "model": None, "attacks": None, "threat": None}
         ({"certificates": {"clean": "lipschitz"}}, "certificates.clean has the name of another measurement"),
         (
             {"certificates": {"A": "neighbors"}},
-            "certificates.A: Neighbors does not certify networks; use \\[metrics\\]",
+            "certificates.A: Neighbors does not certify the networks that attacks attack; use \\[metrics\\]",
         ),
         ({"certificates": {"lipschits": {}}}, "certificates.lipschits: unknown certifier 'lipschits'; did you mean"),
         ({"certificates": {"Lipschitz": {"slak": 1}}}, "unknown key 'slak' in certificates.Lipschitz; did you mean"),

@@ -54,13 +54,18 @@ class MetricConfig:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def kind(self) -> type:
+        """The class of the learner."""
+        return learners()[self.learner]
+
+    @property
     def seeded(self) -> bool:
         """True if the learner uses random numbers; otherwise it is fitted once for all seeds."""
-        return "random_state" in signature(learners()[self.learner]).parameters
+        return "random_state" in signature(self.kind).parameters
 
     def make(self, seed: int, device: str, progress: Callable[[int, float], None]) -> Any:
         """The unfitted learner."""
-        cls = learners()[self.learner]
+        cls = self.kind
         known = signature(cls).parameters
         given = {"random_state": seed, "progress": progress, "device": device}
         return cls(**self.settings, **{name: value for name, value in given.items() if name in known})

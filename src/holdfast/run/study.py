@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from holdfast.members import explained, unknown
 from holdfast.recipes import toml
-from holdfast.recipes.certify import learners
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.stored import read_recipe
 from holdfast.records.files import read_lines
@@ -192,7 +191,7 @@ def study_of(recipe: Recipe, out: Path) -> Study:
 def _terms(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     """The names of methods and metrics with what they stand for; names of one kind share a line."""
     classes = {name: type(entry.method) for name, entry in recipe.methods.items()}
-    classes |= {name: learners()[metric.learner] for name, metric in recipe.metrics.items()}
+    classes |= {name: metric.kind for name, metric in recipe.metrics.items()}
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(run.name for run in runs):
         if name in classes:
