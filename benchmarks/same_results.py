@@ -53,7 +53,11 @@ if __name__ == "__main__":
     np.savez("data.npz", x_test=samples().numpy(), y_test=build()(samples()).argmax(1).numpy())
 """
 FLOAT32 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # without bfloat16 instructions `auto` arithmetic is float32
-OWN_COMMAND = ("evaluate", "--model", "nets:build", "--data", "npz:data.npz", "--threat", "linf:0.01")
+OWN_ATTACKS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restarts=5,loss=logit_difference")
+OWN_COMMAND = (
+    *("evaluate", "--model", "nets:build", "--data", "npz:data.npz", "--threat", "linf:0.01"),
+    *(word for attack in OWN_ATTACKS for word in ("--attack", attack)),  # the default ones have changed since 089fef5
+)
 
 Key = tuple[str, int | None, int]  # model, k of a nearest-neighbor classifier, seed
 Columns = Mapping[str, np.ndarray]

@@ -89,7 +89,7 @@ def test_examples_from_a_file_are_judged(tmp_path: Path, monkeypatch: pytest.Mon
     assert np.array_equal(Records.load(Path("judged/lines-build/records")).columns["index"], chosen.numpy())
     again = call(*COMMAND, "--examples", "adv.npz", "--out", "judged")
     assert again.code == 2
-    assert "exists already and nothing is replaced" in again.err
+    assert "judged has a report already, which would be replaced; choose another --out" in again.err
     refused = call(*COMMAND, "--examples", "toy.npz")
     assert refused.code == 2
     assert "toy.npz lacks x_adv" in refused.err
@@ -335,3 +335,39 @@ def test_bad_input_is_one_sentence(call: Any, message: str) -> None:
 def test_version_is_that_of_the_package(call: Any) -> None:
     assert holdfast.__version__ == version("holdfast")
     assert call("--version").out == f"holdfast {holdfast.__version__}\n"
+
+
+class Holding:
+    """An attack that holds its model, as those of torchattacks do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return sign(self.model, x, y)
+
+
+def test_an_attack_that_holds_its_model_is_told_how_it_is_called() -> None:
+    model = Line()
+    attack = Holding(model)
+    with pytest.raises(
+        ValueError, match=r"the attack Holding raised TypeError: .*; it is called as attack\(model, x, y"
+    ):
+        evaluate(model, X, Y, attacks=attack)
+    found = evaluate(model, X, Y, attacks={"held": lambda model, x, y: attack(x, y)})
+    assert np.array_equal(found.held, HELD.numpy())
+
+
+def test_errors_of_a_function_are_one_sentence() -> None:
+    def broken(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        raise KeyError("no\nsuch")
+
+    with pytest.raises(RuntimeError, match="the attack broken raised KeyError"):
+        evaluate(Line(), X, Y, attacks=broken)
+
+
+def test_a_classifier_with_other_class_names_is_refused() -> None:
+    for names in (["no", "yes"], [1, 2]):
+        classifier = LogisticRegression().fit(X.numpy(), np.array(names)[Y.numpy()])
+        with pytest.raises(ValueError, match=rf"the classes of LogisticRegression are {names[0]}, ..., {names[1]} but"):
+            evaluate(classifier, X, Y)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ PAGES = [
     "docs/your-model.md",
     "docs/adaptive-attacks.md",
     "docs/certificates.md",
+    "docs/look-inside.md",
     "docs/metrics.md",
     "docs/speed.md",
 ]
@@ -51,6 +53,17 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
+def test_the_first_example_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
+    shown, printed = (text.splitlines() for text in (blocks("README.md", "text")[0], capsys.readouterr().out))
+    accuracy = re.compile(r"(.*\S) +(\d+\.\d) \[.*\]")
+    rows = [[found.groups() for line in lines if (found := accuracy.fullmatch(line))] for lines in (shown, printed)]
+    assert [name for name, _ in rows[0]] == [name for name, _ in rows[1]]
+    for (_, before), (_, now) in zip(*rows, strict=True):
+        assert float(now) == pytest.approx(float(before), abs=1)  # rounding differs between processors
+    assert shown[-2] == printed[-2]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,6 +79,8 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
         "loader": [(x, y)] * 2,
         "total": 2,
         "optimizer": torch.optim.SGD(model.parameters(), 0.1),
+        "x_train": torch.rand(60, 3, 4, 4),
+        "y_train": torch.arange(60) % 10,
         "train_set": TensorDataset(torch.rand(60, 3, 4, 4), torch.arange(60) % 10),
         "test_set": TensorDataset(torch.rand(20, 3, 4, 4), torch.arange(20) % 10),
     }
@@ -100,12 +115,21 @@ def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> N
 
 
 def test_the_recipe_of_the_certificates_page_loads_over_its_base(tmp_path: Path) -> None:
-    (text,) = blocks("docs/certificates.md", "toml")
+    text, _ = blocks("docs/certificates.md", "toml")
     (tmp_path / "page.toml").write_text(text)
     given, recipe = tomllib.loads(text), schema.load(str(tmp_path / "page.toml"))
     resolved = json.loads(json.dumps(recipe.table()))
     assert resolved["certify"].items() >= given["certify"].items()
     assert resolved["metrics"]["ARML"] == given["metrics"]["ARML"]
+
+
+def test_the_tables_of_smoothing_are_complete_for_a_recipe() -> None:
+    _, text = blocks("docs/certificates.md", "toml")
+    given = tomllib.loads(text)
+    recipe = schema.read({**source.table("quickstart"), **given}, "page")
+    written = json.loads(json.dumps(recipe.table()))
+    assert given["certificates"]["smoothing"].items() <= written["certificates"]["smoothing"].items()
+    assert given["methods"]["Gaussian"]["sigma"] == written["methods"]["Gaussian"]["sigma"]
 
 
 def test_the_sweep_command_and_the_sweep_recipe_of_the_page_agree(tmp_path: Path) -> None:
@@ -156,14 +180,14 @@ def test_the_evaluations_of_a_page_run(page: str, folder: Path, monkeypatch: pyt
         with pytest.raises(SystemExit) as end:
             cli.main()
         assert end.value.code == 0
-    assert (folder / "runs" / "nets-build-best" / "report.html").is_file()
+    assert (folder / "runs" / "nets-build-best-photos-linf-8-255" / "report.html").is_file()
     if page != "README.md":
         records = Records.load(folder / "runs" / "l2" / "nets-build" / "seed-0" / "records")
         assert (len(records), list(records.attacks)) == (10, ["fgsm", "pgd:steps=20,step=1/10,restarts=2"])
 
 
 def test_the_recipe_of_own_models_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (text,) = blocks("docs/your-model.md", "toml")
+    text, _ = blocks("docs/your-model.md", "toml")
     (folder / "my-study.toml").write_text(text)
     (folder / "before.pt").write_bytes((folder / "best.pt").read_bytes())
     monkeypatch.setattr(sys, "argv", ["holdfast", "run", "my-study.toml"])
@@ -174,6 +198,32 @@ def test_the_recipe_of_own_models_runs(folder: Path, monkeypatch: pytest.MonkeyP
     before, after = (Records.load(runs / name / "seed-0" / "records") for name in ("before", "after"))
     assert list(before.attacks) == list(after.attacks) == ["PGD-20"]
     assert (runs / "report.html").is_file()
+
+
+def test_the_methods_of_own_networks_load_over_a_base(tmp_path: Path) -> None:
+    _, text = blocks("docs/your-model.md", "toml")
+    (tmp_path / "page.toml").write_text(f'base = "quickstart"\n{text}')
+    recipe = schema.load(str(tmp_path / "page.toml"))
+    assert recipe.model_of("TLA").module == "nets:build"
+    other = recipe.model_of("TLA + HE")
+    assert (other.encoder, other.module, other.head.name) == ("nets:encoder", None, "hypersphere")
+
+
+def test_the_trainings_of_the_page_run(folder: Path, call: Any) -> None:
+    for part in ("train", "test"):
+        shutil.copytree(folder / "photos", folder / "laid-out" / part)
+    shutil.rmtree(folder / "photos")
+    (folder / "laid-out").rename(folder / "photos")
+    lines = "\n".join(blocks("docs/your-model.md", "sh")).replace("\\\n", " ").splitlines()
+    first, second, evaluation = (shlex.split(line)[1:] for line in lines[:3])
+    assert first[:2] == second[:2] == ["train", "--model"]
+    for words in (first, second):
+        done = call(*words, "--set", "attacks={fgsm={}}", "--set", "evaluate={strip='fgsm'}")
+        assert done.code == 0, done.err
+    assert f"next: {shlex.join(['holdfast', *evaluation])}" in done.out
+    done = call(*evaluation)
+    assert done.code == 0, done.err
+    assert (folder / evaluation[-1] / "report.html").is_file()
 
 
 def test_the_other_evaluations_of_the_page_are_parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -444,7 +444,7 @@ def test_norms_have_names() -> None:
 
 @pytest.mark.parametrize("norm", [LInf, "linf", None])
 def test_objects_that_are_not_norms_are_refused(norm: object) -> None:
-    with pytest.raises(ValueError, match="with the brackets"):
+    with pytest.raises(ValueError, match="with the parentheses"):
         Threat(norm, 0.1)  # type: ignore[arg-type]
 
 

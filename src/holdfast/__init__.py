@@ -27,7 +27,10 @@ from holdfast.models.heads.hypersphere import Hypersphere as Hypersphere
 from holdfast.rng import Rng as Rng
 
 if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not listed here is of type Any to them
+    from holdfast.api import analyze as analyze
+    from holdfast.api import batches as batches
     from holdfast.api import evaluate as evaluate
+    from holdfast.api import fit as fit
     from holdfast.api import judge as judge
     from holdfast.attacks.bim import BIM as BIM
     from holdfast.attacks.cw_linf import CWLinf as CWLinf
@@ -49,10 +52,22 @@ if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not lis
     from holdfast.methods.tla import TLA as TLA
     from holdfast.methods.trades import TRADES as TRADES
     from holdfast.methods.triplet import Triplet as Triplet
+    from holdfast.report.analyzed import Analyzed as Analyzed
     from holdfast.report.result import Result as Result
+    from holdfast.training.fitted import Fitted as Fitted
+    from holdfast.zoo import load_model as load_model
 
 
-_API = ("Result", "evaluate", "judge")  # of holdfast.api, which needs more than torch
+_API = (
+    "Analyzed",
+    "Fitted",
+    "Result",
+    "analyze",
+    "batches",
+    "evaluate",
+    "fit",
+    "judge",
+)  # of holdfast.api, which needs more than torch
 
 
 def __getattr__(name: str) -> Any:
@@ -61,6 +76,8 @@ def __getattr__(name: str) -> Any:
         return _public()
     if name == "__version__":
         return version("holdfast")
+    if name == "load_model":
+        return import_module(f"{__name__}.zoo").load_model
     if name in _API:
         return getattr(import_module(f"{__name__}.api"), name)
     for folder, file in _files():
@@ -83,4 +100,4 @@ def _files() -> list[tuple[Any, str]]:
 def _public() -> list[str]:
     """The names imported above from the package, and the attacks and methods."""
     above = {name for name, it in globals().items() if getattr(it, "__module__", "").startswith(f"{__name__}.")}
-    return sorted(above | {*_API} | {members.member(folder, file).__name__ for folder, file in _files()})
+    return sorted(above | {*_API, "load_model"} | {members.member(folder, file).__name__ for folder, file in _files()})

@@ -1,4 +1,8 @@
-"""One call to evaluate models: :func:`evaluate`, and the judge alone: :func:`judge`."""
+"""What the package offers in one call each.
+
+:func:`evaluate` attacks models, :func:`judge` is its judge alone, :func:`analyze` looks inside them, and :func:`fit`
+trains them; :func:`batches` are those of a training loop of your own.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,32 +15,40 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.attacks import from_numpy
 from holdfast.contracts import Attack, Cascade, Predictor
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.crafting.view import eval_mode
-from holdfast.data import DataSet, EvaluationSet, load_test
+from holdfast.data import EvaluationSet
 from holdfast.data.from_torch import evaluation_set
+from holdfast.evaluation import analyze as analyzer
 from holdfast.evaluation import evaluate as evaluator
 from holdfast.evaluation.cascade import outputs_of
+from holdfast.evaluation.checks import check_model, check_predictor, identity
 from holdfast.evaluation.evaluate import Budget, Settings
 from holdfast.evaluation.foreign import Craft, Examples, Foreign, name_of
-from holdfast.evaluation.imported import Own, check_model, check_predictor, identity
+from holdfast.evaluation.given import device_of, samples_of, seed_of, threats_of
 from holdfast.evaluation.judge import predict
 from holdfast.evaluation.subject import Subject, network
 from holdfast.evaluation.suite import Attacks, measurements
 from holdfast.geometry import Threat
-from holdfast.models.classifier import adapt
+from holdfast.models.classifier import as_own
 from holdfast.progress import Progress
-from holdfast.recipes.build import build_threat, json_table
+from holdfast.recipes.analyze import AnalyzeConfig
+from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import EvaluateConfig
 from holdfast.recipes.short import Access, attack_name, default_attacks, name_at, read_attack
 from holdfast.records.records import Records
+from holdfast.report.analysis import Analysis
+from holdfast.report.analyzed import Analyzed as Analyzed
 from holdfast.report.result import Result as Result
 from holdfast.rng import Rng
+from holdfast.training.fit import batches as batches
+from holdfast.training.fit import fit as fit
+from holdfast.training.fitted import Fitted as Fitted
 
 AnyAttack = str | Attack | Craft
 _SHARD, _SHARD_ON_BUDGET = 1000, 100  # samples of a part; a budget is checked between parts
@@ -74,23 +86,20 @@ def evaluate(
     ``arithmetic`` and ``crafting`` are described in :mod:`holdfast.crafting`. Results equal those of
     ``holdfast evaluate --model`` on the same samples.
     """
-    threats = _threats(threat)
-    data = _data(x, y, samples, threats)
+    threats = threats_of(threat)
+    data = samples_of(x, y, samples, threats)
     settings = partial(
         Settings,
-        seed=_seed(rng),
+        seed=seed_of(rng),
         shard=_SHARD if seconds == passes == inf else _SHARD_ON_BUDGET,
         arithmetic=arithmetic,
         crafting=crafting,
         budget=Budget(seconds, passes),
     )
-    models = model if isinstance(model, Mapping) else {_model_name(model): model}
-    if not models:
-        raise ValueError("there is no model to evaluate; give one, or a mapping from names to models")
     with Progress(shown=progress) as bars:
         found = {
             name: _records(name, one, data, threats, attacks, settings, partial(bars.report, f"evaluate {name}"))
-            for name, one in models.items()
+            for name, one in _models(model).items()
         }
     return Result(found, threats)
 
@@ -104,8 +113,8 @@ def judge(
     that are misclassified without an attack count as fooled at distance 0. ``model`` and the result are those of
     :func:`evaluate`; the attack is called "examples".
     """
-    threats = _threats(threat)
-    data = _data(x, y, None, threats)
+    threats = threats_of(threat)
+    data = samples_of(x, y, None, threats)
     given = evaluation_set(x_adv, data.test.y, "adversarial").test
     if given.x.shape != data.test.x.shape:
         raise ValueError(
@@ -116,35 +125,55 @@ def judge(
     return evaluate(model, data, threat=threats, attacks=examples, rng=rng, progress=False)
 
 
-def _threats(given: Threat | str | Sequence[Threat | str]) -> tuple[Threat, ...]:
-    each = [given] if isinstance(given, str | Threat) or not isinstance(given, Sequence) else given
-    found = [one if isinstance(one, Threat) else build_threat(one, "threat") for one in each]
-    if not found or len(set(found)) < len(found):
-        raise ValueError(f"threat is {given!r} but at least one is needed, and each once, e.g. 'linf:8/255'")
-    return tuple(found)
+def analyze(
+    model: Any,
+    x: Any,
+    y: Any = None,
+    *,
+    gallery: Any,
+    threat: Threat | str,
+    layer: str | None = None,
+    steps: int = 40,
+    k: int = 50,
+    samples: int | None = None,
+    rng: int | Rng = 0,
+    progress: bool = True,
+) -> Analyzed:
+    """What features do under attack: ``analyze(model, x, y, gallery=(x_train, y_train), threat="linf:0.3")``.
+
+    ``model`` is a network or a mapping from names to networks; ``x``, ``y``, ``threat``, ``samples`` and ``rng`` are
+    those of :func:`evaluate`. ``gallery`` holds training samples, as a pair or a Dataset. ``layer`` names the module
+    whose output is the features, by default the input of the last linear layer. Every sample is attacked by PGD with
+    ``steps`` steps. The result holds, for each model, the ratios r and r' and the ``k``-nearest-neighbor accuracy of
+    Mao et al. (2019), the detection of misclassified samples by class densities under PGD and under an attack that
+    knows the detector, and the drift of features step by step; ``result["name"].projection()`` is their map.
+    """
+    if isinstance(gallery, str):
+        raise ValueError(f"gallery is {gallery!r} but must be training samples; give (x_train, y_train) or a Dataset")
+    threats = threats_of(threat)
+    data = samples_of(x, y, samples, threats)
+    x_known, y_known = gallery if isinstance(gallery, tuple) else (gallery, None)
+    known = samples_of(x_known, y_known, None, threats)
+    config = AnalyzeConfig(layer=layer, steps=(steps,), k=(k,))
+    plan = analyzer.Plan(threats[0], config)
+    found = {}
+    with Progress(shown=progress) as bars:
+        for name, one in _models(model).items():
+            with ExitStack() as stack:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
+                subject = _subject(name, one, data, folder, stack)[0]
+                settings = Settings(seed=seed_of(rng), shard=_SHARD, device=device_of(subject.model))
+                tick = partial(bars.report, f"analyze {name}")
+                sets = analyzer.Sets(samples=data.test, gallery=known.test)
+                found[name] = Analysis(*analyzer.analyze(subject, sets, plan, settings, tick))
+    return Analyzed(found, threats[0])
 
 
-def _seed(rng: int | Rng) -> int:
-    seed = rng.seed if isinstance(rng, Rng) else rng
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"rng is {rng!r} but must be a seed, a whole number from 0, or an Rng")
-    return seed
-
-
-def _data(x: Any, y: Any, samples: int | None, threats: Sequence[Threat]) -> EvaluationSet:
-    """The samples to evaluate on; samples outside the box of a threat are refused."""
-    if samples is not None and (not isinstance(samples, int) or samples < 1):
-        raise ValueError(f"samples is {samples!r} but must be a number of samples, at least 1, or None for all")
-    if isinstance(x, str):
-        found = load_test(x, samples=samples)
-    elif isinstance(x, DataSet | EvaluationSet):
-        found = EvaluationSet(x.name, x.test, x.classes)
-    else:
-        found = evaluation_set(x, y)
-    found = EvaluationSet(found.name, found.test.spread(samples), found.classes)
-    for threat in threats:
-        threat.check(found.test.x.float() / 255 if found.test.x.dtype == torch.uint8 else found.test.x)
-    return found
+def _models(given: Any) -> Mapping[str, Any]:
+    models = given if isinstance(given, Mapping) else {_model_name(given): given}
+    if not models:
+        raise ValueError("there is no model to evaluate; give one, or a mapping from names to models")
+    return models
 
 
 def _model_name(model: Any) -> str:
@@ -168,16 +197,16 @@ def _records(
         pictured = [n for n, (a, _) in chosen.items() if not isinstance(a, Cascade)]
         config = EvaluateConfig(strip=pictured[-1] if pictured else None)
         planned = measurements(chosen, config, len(data.test), classes)
-        return evaluator.evaluate(subject, data.test, planned, settings(device=_device(subject.model)), tick)
+        return evaluator.evaluate(subject, data.test, planned, settings(device=device_of(subject.model)), tick)
 
 
 def _subject(name: str, model: Any, data: EvaluationSet, folder: Path, stack: ExitStack) -> tuple[Subject, int, Access]:
     """A checked model as a subject, its number of classes, and what attacks get from it."""
     facts = {"model": name, "method": "own", "seed": 0, "data": {"name": data.name, "digest": data.digest}}
     if isinstance(model, nn.Module):
-        wrapped = model if adapt(model) is model else Own(model)
+        wrapped = as_own(model)
         stack.enter_context(eval_mode(wrapped))
-        device = _device(wrapped)
+        device = device_of(wrapped)
         check_model(wrapped, data, device)
         identified = identity(type(model).__module__, wrapped)
         facts |= {"weights": {"kept": None, "digest": identified["weights"]}}
@@ -201,6 +230,7 @@ def _predictor(model: Any) -> Predictor:
     """A callable, or a scikit-learn classifier by its probabilities, or else its labels."""
     for method in ("predict_proba", "predict"):
         if hasattr(model, method):
+            _check_classes(model)
             return from_numpy(getattr(model, method))
     if not callable(model):
         raise ValueError(
@@ -209,9 +239,14 @@ def _predictor(model: Any) -> Predictor:
     return cast(Predictor, model)
 
 
-def _device(model: nn.Module | None) -> torch.device:
-    tensors: Sequence[Tensor] = () if model is None else [*model.parameters(), *model.buffers()]
-    return tensors[0].device if tensors else torch.device("cpu")
+def _check_classes(classifier: Any) -> None:
+    """Refuse a scikit-learn classifier whose classes are not the class numbers that labels are."""
+    classes = list(getattr(classifier, "classes_", ()))
+    if classes != list(range(len(classes))):
+        raise ValueError(
+            f"the classes of {type(classifier).__name__} are {classes[0]}, ..., {classes[-1]} but class numbers from 0 "
+            "are needed; fit it with those, e.g. by sklearn.preprocessing.LabelEncoder"
+        )
 
 
 def _attacks(given: Any, threats: Sequence[Threat], access: Access) -> Attacks:

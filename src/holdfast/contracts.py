@@ -30,6 +30,18 @@ class Batch:
     positive: Tensor | None = None
     pool: Batch | None = None
 
+    def __post_init__(self) -> None:
+        if not len(self.x) == len(self.y) == len(self.index):
+            raise ValueError(
+                f"a batch has {len(self.x)} x, {len(self.y)} y and {len(self.index)} index but one of each is needed "
+                "for every sample"
+            )
+        if self.pool is not None and not isinstance(self.pool, Batch):
+            raise ValueError(
+                f"pool is a {type(self.pool).__name__} but must be a Batch: Batch(x, y, index) of the samples among "
+                "which negatives are searched"
+            )
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -92,10 +104,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method needs beside the batch: a positive per sample, and a pool of ``pool`` samples."""
+    """What a method needs beside the batch: a positive per sample, and a pool of ``pool`` samples.
+
+    ``features`` is True if it compares features of the model and not only its logits.
+    """
 
     positive: bool = False
     pool: int = 0
+    features: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +187,7 @@ class Model(Protocol):
 
 
 class Norm(Protocol):
-    """A way to measure perturbations; see :mod:`holdfast.geometry`."""
+    """A norm of perturbations; see :mod:`holdfast.norms`."""
 
     @property
     def name(self) -> str: ...

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from holdfast.geometry import to_double
+from holdfast.norms import to_double
 
 _ENTRIES = 1 << 24  # distances computed at once: 64 MiB in float32
 

@@ -43,6 +43,10 @@ class Rng:
     seed: int = 0
     rows: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int:
+            raise ValueError(f"the seed is {self.seed!r} but must be a whole number")
+
     def fork(self, name: str | int) -> "Rng":
         """Return an independent source with the same rows; ``name`` is its purpose."""
         digest = blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()

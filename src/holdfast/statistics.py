@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, stdev
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy.special import betaincinv
 Mask = NDArray[np.bool_]
 
 _Z = 1.959963984540054  # the normal quantile at 0.975
+_KEPT = 1 << 22  # counts of bootstrap draws that are kept: 32 MiB
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,25 @@ def resampled(n: int, draws: int, seed: int) -> NDArray[np.float64]:
 
     Two numbers computed from the same counts are paired: the draws of their difference give its interval.
     """
-    rng = np.random.default_rng(seed)
-    return np.stack([np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(draws)]).astype(np.float64)
+    return _kept(n, draws, seed) if n * draws <= _KEPT else _resampled(n, draws, seed)
+
+
+@lru_cache(maxsize=4)
+def _kept(n: int, draws: int, seed: int) -> NDArray[np.float64]:
+    # a report computes hundreds of intervals from the same draws
+    counts = _resampled(n, draws, seed)
+    counts.setflags(write=False)
+    return counts
+
+
+def _resampled(n: int, draws: int, seed: int) -> NDArray[np.float64]:
+    rng, counts = np.random.default_rng(seed), np.empty((draws, n))
+    size = max(1, _KEPT // (8 * max(n, 1)))
+    for start in range(0, draws, size):
+        many = min(size, draws - start)
+        drawn = rng.integers(n, size=(many, n)) + n * np.arange(many)[:, None]
+        counts[start : start + many] = np.bincount(drawn.ravel(), minlength=many * n).reshape(many, n)
+    return counts
 
 
 @dataclass(frozen=True)

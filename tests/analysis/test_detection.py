@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from holdfast.analysis.detection import detection, load_detector, save_detector
+from holdfast.analysis.detection import detection, load_detector, rejection, save_detector
 from holdfast.models.detector import Detector
 from holdfast.records import snapshot
 
@@ -80,3 +80,27 @@ def test_another_file_is_no_detector(tmp_path):
     snapshot.write(tmp_path / "a.safetensors", {"w": torch.zeros(1)}, {})
     with pytest.raises(ValueError, match="holds no detector"):
         load_detector(tmp_path / "a.safetensors")
+
+
+def test_rejection_counts_abstentions_as_errors_and_as_successes():
+    rng = np.random.default_rng(0)
+    scores, wrong = rng.normal(size=(2, 50)), rng.random((2, 50)) < 0.4
+    found = rejection(0.1, scores[0], wrong[0], scores[1], wrong[1])
+    natural = [not w and s >= 0.1 for s, w in zip(scores[0], wrong[0], strict=True)]
+    attacked = [not w or s < 0.1 for s, w in zip(scores[1], wrong[1], strict=True)]
+    assert found.natural.successes == sum(natural)
+    assert found.adversarial.successes == sum(attacked)
+    assert found.rejected.successes == sum(s < 0.1 for s in scores[0])
+    assert found.natural.n == found.adversarial.n == 50
+
+
+def test_the_difference_of_two_detectors_is_paired_by_image():
+    rng = np.random.default_rng(0)
+    wrong, image = rng.random(60) < 0.4, np.tile(np.arange(30), 2)
+    scores = rng.normal(size=(2, 60)) - wrong
+    a, b = (detection(one, wrong, image) for one in scores)
+    found = a.minus(b)
+    assert found.value == pytest.approx(a.auc.value - b.auc.value)
+    assert found.low < found.value < found.high
+    assert (a.minus(a).low, a.minus(a).high) == (0, 0)
+    assert np.isnan(a.minus(detection(scores[0][:40], wrong[:40])).value)

@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
@@ -15,7 +13,6 @@ def clusters():
 
 
 def test_placed_samples_lie_in_the_cluster_of_their_features(clusters):
-    pytest.importorskip("openTSNE")
     features, y = clusters
     found = projection(features[:60], features[60:], iterations=200)
     near = KNeighborsClassifier(3).fit(found.natural, y[:60]).predict(found.placed)
@@ -24,7 +21,6 @@ def test_placed_samples_lie_in_the_cluster_of_their_features(clusters):
 
 
 def test_equal_seeds_give_equal_maps(clusters):
-    pytest.importorskip("openTSNE")
     features, _ = clusters
     a, b = (projection(features, features[:3], iterations=30, seed=4) for _ in range(2))
     np.testing.assert_array_equal(a.natural, b.natural)
@@ -34,9 +30,3 @@ def test_equal_seeds_give_equal_maps(clusters):
 def test_too_few_samples_are_refused(clusters):
     with pytest.raises(ValueError, match="perplexity is 15 but 10 natural samples allow"):
         projection(clusters[0][:10], clusters[0][:1])
-
-
-def test_without_opentsne_the_message_names_the_extra(clusters, monkeypatch):
-    monkeypatch.setitem(sys.modules, "openTSNE", None)
-    with pytest.raises(ImportError, match=r"holdfast\[map\]"):
-        projection(clusters[0], clusters[0][:1])

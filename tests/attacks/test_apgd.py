@@ -212,7 +212,7 @@ def test_impossible_settings_are_refused_with_a_way_out(rng: Rng) -> None:
         APGD(threat=threat, loss=targeted_dlr, keep="last")
 
 
-def test_a_loss_of_ones_own_is_climbed(rng: Rng) -> None:
+def test_a_custom_loss_is_maximized(rng: Rng) -> None:
     def leftwards(out: Outputs, rows: Rows) -> Tensor:
         return -out.x @ torch.arange(1.0, 13).to(out.x)
 

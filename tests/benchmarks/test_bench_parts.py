@@ -40,7 +40,7 @@ def test_contestants_take_turns_and_each_turn_begins_with_another() -> None:
     assert [len(times.seconds[name]) for name in "abc"] == [3, 3, 3]
 
 
-def test_who_fails_takes_no_part() -> None:
+def test_contestants_that_fail_are_left_out() -> None:
     def fails() -> None:
         raise RuntimeError("operator does not exist\nmore")
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from holdfast import certify, members
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Certificate
-from holdfast.evaluation.imported import Own
 from holdfast.geometry import NORMS, Threat
 from holdfast.models.classifier import Classifier
 from holdfast.models.heads.linear import Linear
+from holdfast.models.own import Own
 from holdfast.recipes.build import build
 from holdfast.recipes.certify import bind, certifier_table, read_certifier
 from holdfast.rng import Rng
@@ -69,16 +69,16 @@ on_each = pytest.mark.parametrize("kind", KINDS)
 def made(name: str, model: nn.Module, rng: Rng) -> Any:
     """The certifier with its default settings; what is not a network gets points and labels."""
     points = inputs(rng.fork("points"), 30)
-    given = {"model": model, "base": model, "points": points, "labels": torch.arange(30) % CLASSES}
+    given = {"model": model, "points": points, "labels": torch.arange(30) % CLASSES}
     return members.member(certify, name)(**{key: value for key, value in given.items() if key in FIELDS[name]})
 
 
 @torch.no_grad()
 def predicted(certifier: Any, x: Tensor) -> Tensor:
     """The labels that the certified classifier predicts; of a smoothed network, those after many noisy copies."""
-    if hasattr(certifier, "base"):
+    if hasattr(certifier, "sigma"):
         noise = certifier.sigma * Rng(7).normal(torch.empty(20_000, *x.shape[1:]))
-        return torch.stack([certifier.base(one + noise).argmax(1).mode().values for one in x])
+        return torch.stack([certifier.model(one + noise).argmax(1).mode().values for one in x])
     return certifier.model(x).argmax(1) if hasattr(certifier, "model") else certifier.predict(x)
 
 

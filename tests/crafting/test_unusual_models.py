@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from holdfast import PGD, LInf, Rng, Threat, arithmetic
 from holdfast.crafting import using
-from holdfast.crafting.view import _EVERY, _SELDOM, Mode, crafting, described, unwrapped
+from holdfast.crafting.view import _EVERY, _LARGE, _SELDOM, Mode, crafting, described, unwrapped
 from holdfast.models.mixed import Mixed
 
 SHAPE = (1, 4, 4)
@@ -190,27 +190,38 @@ def test_a_long_call_compares_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "train", "every"),
-    [("float32", False, False), ("float32", True, False), ("bfloat16", True, False), ("bfloat16", False, True)],
+    ("numbers", "train", "large"),
+    [
+        *(("float32", train, True) for train in (False, True)),
+        *(("bfloat16", train, large) for train in (False, True) for large in (False, True)),
+    ],
 )
-def test_which_calls_compare_gradients_depends_on_the_call_alone(
-    numbers: Any, train: bool, every: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A resumed run compares where the uninterrupted one did."""
+def test_which_calls_compare_gradients(numbers: Any, train: bool, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It depends on the call, so that a resumed run compares where the uninterrupted one did, and on new weights."""
     monkeypatch.setattr("holdfast.crafting.arithmetic.trial", lambda: 2.0)
     seen: list[int] = []
     monkeypatch.setattr("holdfast.crafting.view.folding.same_direction", lambda a, b: seen.append(len(a)) or True)
     model, (x, _) = net().train(train), images()
     chosen = [Rng(seed).fork("comparison").seed % _SELDOM == 0 for seed in range(64)]
     assert 0 < sum(chosen) < 20
+    assert not any(chosen[:2])
+    passes = _LARGE // len(x) + large
+
+    def compared() -> int:
+        seen.clear()
+        for seed in range(64):
+            with crafting(model, Rng(seed), passes) as view:
+                view(x)
+        assert set(seen) == {4}
+        return len(seen)
+
+    lowered = numbers == "bfloat16"
+    every, weights = lowered and not train and large, lowered and not train and not large
     with arithmetic(numbers):
-        for first in (0, 64):
-            seen.clear()
-            for seed in range(64):
-                with crafting(model, Rng(seed)) as view:
-                    view(x)
-            new = numbers == "float32" and first == 0 and not chosen[0]  # until it was found to agree
-            assert seen == [4] * (64 if every else sum(chosen) + new)
+        for new in (1 + weights if weights or not lowered else 0, 0, 2 * weights):  # changes are seen in two calls
+            assert compared() == (64 if every else sum(chosen) + new)
+            if not new:
+                model.load_state_dict(model.state_dict())
 
 
 def test_a_form_that_disagreed_is_compared_in_every_call_until_it_agrees() -> None:

@@ -26,8 +26,11 @@ from holdfast.attacks.rays import RayS
 from holdfast.certify.neighbors import Neighbors
 from holdfast.contracts import Certificate, Cost, Rows, Watch
 from holdfast.data import DataSet, Split
+from holdfast.evaluation import features
+from holdfast.evaluation.certified import Certified
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.measurements import Attacked, Certified, Clean
+from holdfast.evaluation.inside import Map
+from holdfast.evaluation.measurements import Attacked, Clean
 from holdfast.evaluation.subject import Subject, network
 from holdfast.evaluation.suite import attack_measurements
 from holdfast.geometry import LInf, Threat
@@ -522,12 +525,17 @@ def test_certificates_count_for_the_prediction_and_do_not_depend_on_the_shard(tm
     }
 
 
+PATH = features.Path(attack=PGD(threat=Threat(LInf(), 0.1)), recipe={})
+
+
 @pytest.mark.parametrize(
     ("modules", "parts"),
     [
         (["evaluation.judge", "models", "certify.neighbors"], Clean.code),
         (["evaluation.judge", "attacks", "models"], Attacked.code),
         (["evaluation.judge", "certify"], Certified.code),
+        (["evaluation.features", "evaluation.surroundings"], PATH.code),
+        (["evaluation.inside"], Map(of=PATH, frames=(), seed=0).code),
         ([f"learners.{name}" for name in learners()], ("learners",)),
         (["training", "learners", "methods", "evaluation"], provenance._COMPUTING),
     ],

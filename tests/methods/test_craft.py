@@ -108,3 +108,61 @@ def test_weight_that_is_negative_or_not_finite_is_refused(method, name, value):
     attack = by_hand.Shift(threat=by_hand.threat())
     with pytest.raises(ValueError, match=f"{name} is {value} but the weight of a term is a finite number of zero"):
         method(attack=attack, **{name: value})
+
+
+def train_mode_pgd(model, x, y, steps):
+    """PGD written out for a model in train mode, where every pass of torch's batch norm updates its statistics."""
+    x_adv = x.clone()
+    for _ in range(steps):
+        x_adv.requires_grad_()
+        (grad,) = torch.autograd.grad(nn.functional.cross_entropy(model(x_adv), y, reduction="sum"), x_adv)
+        x_adv = (x_adv.detach() + 0.04 * grad.sign()).clamp(x - by_hand.EPS, x + by_hand.EPS).clamp(0, 1)
+    return x_adv
+
+
+def many(n):
+    """n samples, more than an attack takes at a time, with positives and a pool."""
+    given = by_hand.samples()
+    x, y = (by_hand.fixed(n, 4, seed=3) * 0.3 + 0.5).clamp(0, 1), torch.arange(n) % 3
+    return Batch(x, y, torch.arange(n), x.flip(1), given.pool)
+
+
+@pytest.mark.parametrize("n", [6, 300])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("method", [Adversarial, ALP, TLA])
+def test_batch_statistics_craft_as_torch_does_in_train_mode(method, training, n, rng):
+    model, twin = (by_hand.batch_norm_network().train(training) for _ in range(2))
+    before, batch = model.training, many(n)
+    attack = PGD(threat=by_hand.threat(), steps=4, step=0.04, start="clean", keep="last")
+    terms = method(attack=attack, batch_statistics=True)(model, batch, progress=1.0, rng=rng)
+    twin.train()
+    x_adv = train_mode_pgd(twin, batch.x, batch.y, steps=4)
+    torch.testing.assert_close(terms.seen[-1].x, x_adv, rtol=0, atol=1e-12)
+    assert model.training == before
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    if method is Adversarial:
+        twin.train(training)
+        logits = twin(x_adv)
+        assert terms.total.item() == pytest.approx(by_hand.cross_entropy(logits.detach().numpy(), batch.y), rel=1e-10)
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, twin.state_dict()[name], msg=name)
+
+
+def test_batch_statistics_are_used_only_if_asked_for(rng):
+    found = []
+    for asked in (False, True):
+        model = by_hand.batch_norm_network().train()
+        attack = PGD(threat=by_hand.threat(), steps=4, step=0.04, start="clean", keep="last")
+        Adversarial(attack=attack, batch_statistics=asked)(model, by_hand.samples(), progress=1.0, rng=rng)
+        found.append(int(model.encoder[1].num_batches_tracked))
+    assert found == [1, 5]  # the training pass alone, or four steps and the training pass
+
+
+def test_batch_statistics_of_norms_without_running_ones(rng):
+    model = Classifier(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)), nn.Linear(3, 3))
+    by_hand.fill(model)
+    attack = PGD(threat=by_hand.threat(), steps=2, step=0.04, start="clean", keep="last")
+    terms = Adversarial(attack=attack, batch_statistics=True)(model, by_hand.samples(), progress=1.0, rng=rng)
+    expected = train_mode_pgd(model, by_hand.samples().x, by_hand.samples().y, steps=2)
+    torch.testing.assert_close(terms.seen[-1].x, expected, rtol=0, atol=1e-12)

@@ -25,6 +25,7 @@ from holdfast.methods.trades import TRADES
 from holdfast.models.classifier import Classifier, adapt
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.models.mixed import Mixed
+from holdfast.rng import Rng
 
 S, M = 12.0, 0.3
 
@@ -113,7 +114,7 @@ def test_head_that_computes_the_logits_is_found_without_side_effects(place):
     assert torch.equal(torch.get_rng_state(), state)
     assert all(module.training for module in model.modules())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert Plain()(model, batch, progress=0.5, rng=None).total.item() > 0
+    assert Plain()(model, batch, progress=0.5, rng=Rng(0)).total.item() > 0
 
 
 def test_head_is_searched_once_and_again_when_it_is_replaced():

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from dataclasses import replace
 
 import by_hand
 import pytest
@@ -73,8 +74,8 @@ def test_triplet_term_uses_the_last_training_pass_of_the_method(method, rng):
 
 
 def test_needs_cover_the_term_and_the_wrapped_method():
-    assert Triplet(method=Plain()).needs == Needs(positive=True, pool=50)
-    assert Triplet(method=TLA(attack=pgd(), pool=80)).needs == Needs(positive=True, pool=80)
+    assert Triplet(method=Plain()).needs == Needs(positive=True, pool=50, features=True)
+    assert Triplet(method=TLA(attack=pgd(), pool=80)).needs == Needs(positive=True, pool=80, features=True)
 
 
 @pytest.mark.parametrize("name", ["lambda1", "lambda2"])
@@ -106,7 +107,7 @@ def test_library_loss_is_computed_on_the_features_of_every_pass(inside, seen, li
     assert terms.parts["metric"].item() == pytest.approx(away.item(), rel=1e-9)
     assert terms.total.item() == pytest.approx(alone.total.item() + 0.3 * away.item(), rel=1e-9)
     assert terms.cost == alone.cost
-    assert method.needs == inside.needs
+    assert method.needs == replace(inside.needs, features=True)
 
 
 def test_miner_selects_the_pairs(library, rng):

@@ -273,7 +273,7 @@ def test_duplicating_the_batch_does_not_change_the_total(rng):
 
 @pytest.mark.parametrize(("positive", "wanted"), [("class", True), ("both", True), ("copy", False)])
 def test_needs_a_pool_and_positives_unless_only_copies_are_used(positive, wanted):
-    assert method(positive=positive, pool=20).needs == Needs(positive=wanted, pool=20)
+    assert method(positive=positive, pool=20).needs == Needs(positive=wanted, pool=20, features=True)
 
 
 def test_copies_alone_need_no_positives(rng):

@@ -22,7 +22,16 @@ from published_files import write_all
 Call = Callable[..., SimpleNamespace]
 PAGE = (Path(__file__).parents[2] / "docs/variants.md").read_text(encoding="utf-8")
 TRAINED = [name for name in source.names() if schema.load(name).methods]
-FULL = [name for name in TRAINED if not name.endswith("-small")]
+# the same models as those of another recipe, under other attacks
+JUDGED_BESIDES = {
+    "cifar10-convnet-judged": "cifar10-convnet",
+    "cifar10-convnet-l0-l2": "cifar10-convnet",
+    "mnist-lenet-l0-l2-medium": "mnist-lenet-medium",
+    "mnist-mlp-l0-l2-medium": "mnist-mlp-medium",
+    "mnist-mlp-narrow-l0-l2-medium": "mnist-mlp-narrow-medium",
+}
+MEDIUM = [name for name in TRAINED if name.endswith("-medium")]
+FULL = [name for name in TRAINED if not name.endswith(("-small", "-medium")) and name not in JUDGED_BESIDES]
 SMALL_ONLY = {"mnist-defences-small", "mnist-linearity-small", "mnist-llr-ablation-small", "mnist-sphere-small"}
 NARROW = {
     "convnet": ("width=8",),
@@ -80,7 +89,7 @@ def test_every_recipe_trains_and_evaluates(name: str, files: Path, tmp_path: Pat
 
 
 def test_every_recipe_has_a_small_variant_of_the_same_study() -> None:
-    assert set(TRAINED) == {*FULL, *(f"{name}-small" for name in FULL), *SMALL_ONLY}
+    assert set(TRAINED) == {*FULL, *(f"{name}-small" for name in FULL), *SMALL_ONLY, *MEDIUM, *JUDGED_BESIDES}
     for name in FULL:
         full, small = schema.load(name), schema.load(f"{name}-small")
         assert (small.data.name, small.threat, small.model.encoder) == (full.data.name, full.threat, full.model.encoder)
@@ -88,6 +97,42 @@ def test_every_recipe_has_a_small_variant_of_the_same_study() -> None:
         assert full.attacks.keys() - small.attacks.keys() <= {"transfer", "PGD-100 x 20"}
         work = [sum(e.train.epochs for e in r.methods.values()) * len(r.seeds) for r in (small, full)]
         assert work[0] < work[1]
+
+
+def work(name: str) -> float:
+    """Epochs, each as long as its crafting, over all methods and seeds."""
+    recipe = schema.load(name)
+    crafting = [getattr(getattr(e.method, "attack", None), "steps", 0) + 1 for e in recipe.methods.values()]
+    epochs = [e.train.epochs for e in recipe.methods.values()]
+    return len(recipe.seeds) * sum(a * b for a, b in zip(crafting, epochs, strict=True)) / len(epochs)
+
+
+@pytest.mark.parametrize("name", MEDIUM)
+def test_medium_recipes_lie_between_the_small_and_the_published_ones(name: str) -> None:
+    full = {"mnist-mlp-narrow-medium": "mnist-mlp-medium", "mnist-mlp-triplet-medium": "mnist-lenet-lambda-medium"}
+    base = full.get(name, name).removesuffix("-medium").replace("mnist-mlp-narrow-l0-l2", "mnist-lenet-l0-l2")
+    base = base.replace("mnist-mlp-l0-l2", "mnist-lenet-l0-l2")
+    assert work(f"{base}-small") < work(name) < work(base)
+    assert len(schema.load(name).seeds) == 2
+
+
+@pytest.mark.parametrize(("name", "trained"), JUDGED_BESIDES.items())
+def test_models_judged_by_other_attacks_are_trained_as_those_of_the_other_recipe(name: str, trained: str) -> None:
+    one, other = schema.load(name), schema.load(trained)
+    assert one.methods.items() <= other.methods.items()
+    assert (one.data, one.model, one.threat, one.validate) == (other.data, other.model, other.threat, other.validate)
+    assert one.attacks != other.attacks
+
+
+def test_the_narrow_perceptron_has_every_setting_of_tables_8_to_10() -> None:
+    recipe = schema.load("mnist-mlp-triplet-medium")
+    found = {(m.lambda1, m.margin, m.layer) for m in (tla(recipe.name, name) for name in recipe.methods)}
+    hidden = [f"encoder.layers.{n}" for n in (1, 2)]
+    wanted = {(value, 0.05, None) for value in (0, 0.025, 0.5, 1, 2, 4)}
+    wanted |= {(2, margin, None) for margin in (0, 0.025, 0.05, 0.1, 0.2)}
+    wanted |= {(2, 0.05, layer) for layer in (*hidden, None, "logits")}
+    assert found == wanted
+    assert len(recipe.methods) == len(wanted) == 13  # of fifteen settings, since one is in all three tables
 
 
 def test_the_recipes_of_the_l0_l2_table_have_its_attacks() -> None:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,20 @@ def test_entries_set_to_false_are_removed(tmp_path: Path) -> None:
         changed(*(f"methods.{name}=false" for name in ("plain", "AT", "ALP", "TLA")))
 
 
+def test_the_name_of_an_attack_or_method_is_by_default_that_of_its_table_in_lower_case() -> None:
+    assert changed("attacks.PGD.steps=3").attacks["PGD"] == changed("attacks.pgd.steps=3").attacks["pgd"]
+    assert changed("methods.Trades={}").methods["Trades"] == changed("methods.T=trades").methods["T"]
+
+
+@pytest.mark.parametrize("given", [(), ("evaluate",), ("certify",), ("evaluate", "certify")])
+def test_networks_are_certified_on_the_samples_they_are_attacked_on(given: Sequence[str]) -> None:
+    changes = [f"{where}.samples=7" for where in given]
+    recipe = changed("certificates.IBP={}", "certify.radii=[0.1]", *changes)
+    assert recipe.certify is not None
+    assert recipe.certify.samples == recipe.evaluate.samples == (7 if given else None)
+    assert again(recipe).table() == recipe.table()
+
+
 def test_transfer_has_a_source_and_an_attack() -> None:
     attacks = {"named": {"name": "transfer", "source": "plain", "attack": {"name": "bim", "steps": 2}}, "transfer": {}}
     recipe = read(table(seeds=[1, 2], attacks=attacks))
@@ -227,7 +242,7 @@ def test_transfer_has_a_source_and_an_attack() -> None:
         ("validate.stepss=3", "unknown key 'stepss' in validate; did you mean 'steps'?"),
         ("attacks.MIM.decai=1", "unknown key 'decai' in attacks.MIM; did you mean 'decay'?"),
         ("attacks.new.name=fgms", "attacks.new: unknown attack 'fgms'; did you mean 'fgsm'?"),
-        ("attacks.PGD.steps=3", "attacks.PGD: unknown attack 'PGD'; did you mean 'pgd'?"),
+        ("attacks.PDG.steps=3", "attacks.PDG: unknown attack 'pdg'; did you mean 'pgd'?"),
         ("attacks.transfer.sorce=AT", "unknown key 'sorce' in attacks.transfer; did you mean 'source'?"),
         ("attacks.transfer.attack.stps=3", "unknown key 'stps' in attacks.transfer.attack; did you mean 'steps'?"),
         ("attacks.transfer.source=TAL", "unknown source 'TAL' in attacks.transfer; did you mean 'TLA'?"),
@@ -295,7 +310,6 @@ def test_unknown_names_are_refused_at_every_level(change: str, near: str) -> Non
         ("train=3", "train must be a table of settings but is 3"),
         ("methods.AT.train=3", "methods.AT.train must be a table of settings but is 3"),
         ("methods=3", "methods must be a table"),
-        ("methods.AT=adversarial", "methods.AT must be a table of settings but is 'adversarial'"),
         ("methods.AT.warmup=2", "methods.AT: warmup is 2.0 but it is a share"),
         ("methods.TLA.margin=[1]", "methods.TLA.margin is [1]: "),
         ("methods.TLA.pool=1/2", "methods.TLA.pool is '1/2': "),
@@ -376,7 +390,7 @@ def test_missing_sections_are_refused(section: str) -> None:
     ("section", "content", "expected"),
     [
         ("data", {}, "data needs name"),
-        ("model", {}, "model needs encoder"),
+        ("model", {}, "model: name one of encoder"),
         ("threat", {"norm": "l2"}, "threat needs eps"),
         ("train", {}, "methods.plain.train needs epochs"),
     ],
@@ -423,9 +437,16 @@ def test_the_attack_inside_eot_returns_its_last_iterate() -> None:
     assert again(recipe).table() == recipe.table()
 
 
-def test_transfer_needs_two_seeds() -> None:
-    with pytest.raises(ValueError, match="crafts on a model trained with another seed; give at least two"):
-        changed("seeds=[3]")
+def test_transfer_is_left_out_with_one_seed_and_the_recipe_says_so() -> None:
+    both, one = changed("seeds=[3, 4]"), changed("seeds=[3]")
+    assert both.attacks.keys() - one.attacks.keys() == {"transfer"}
+    assert not both.notes
+    assert one.notes == (
+        "transfer is left out: it crafts on a model trained with another seed, but the recipe has only seed 3.",
+    )
+    assert again(one) == one
+    with pytest.raises(ValueError, match=r"evaluate\.strip is 'transfer', which crafts on a model of another seed"):
+        changed("seeds=[3]", "evaluate.strip=transfer")
 
 
 def test_curve_without_a_known_attack_is_refused() -> None:

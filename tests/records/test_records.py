@@ -62,10 +62,10 @@ def same(a, b) -> bool:
     )
 
 
-@given(all_records())
-def test_loaded_records_equal_saved_records(records: Records) -> None:
+@given(all_records(), st.booleans())
+def test_loaded_records_equal_saved_records(records: Records, packed: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        records.save(Path(folder))
+        records.save(Path(folder), packed=packed)
         back = Records.load(Path(folder))
     assert same(records.columns, back.columns)
     assert same(records.arrays, back.arrays)
@@ -77,12 +77,12 @@ def test_loaded_records_equal_saved_records(records: Records) -> None:
         )
 
 
-@given(all_records())
+@given(all_records(), st.booleans())
 @settings(max_examples=25)
-def test_pandas_reads_the_same_table(records: Records) -> None:
+def test_pandas_reads_the_same_table(records: Records, packed: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        records.save(Path(folder))
-        frame = pandas.read_csv(Path(folder) / "records.csv")
+        records.save(Path(folder), packed=packed)
+        frame = pandas.read_csv(Path(folder) / ("records.csv.xz" if packed else "records.csv"))
     assert list(frame.columns) == list(records.columns)
     for name, values in records.columns.items():
         if len(records):
@@ -224,6 +224,8 @@ def test_arrays_of_earlier_records_are_removed(make_run, tmp_path: Path) -> None
     Records(records.columns, records.facts).save(tmp_path)
     assert not Records.load(tmp_path).arrays
     assert sorted(path.name for path in tmp_path.iterdir()) == ["facts.json", "records.csv"]
+    records.save(tmp_path, packed=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["arrays.npz", "facts.json", "records.csv.xz"]
 
 
 def _edit(folder: Path, **changes: object) -> None:
@@ -240,6 +242,7 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
 
 def test_older_schema_is_upgraded_step_by_step(tmp_path: Path, monkeypatch) -> None:
     tiny([0.1]).save(tmp_path)
+    _edit(tmp_path, schema=1)
     monkeypatch.setattr(on_disk, "SCHEMA", 3)
     monkeypatch.setattr(
         on_disk, "UPGRADES", {n: lambda old, n=n: old | {"facts": old["facts"] | {f"from {n}": 1}} for n in (1, 2)}

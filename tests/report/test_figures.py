@@ -10,7 +10,7 @@ from holdfast.report.study_page import study_page
 
 def test_plotly_accepts_every_figure(study) -> None:
     plots = [*study_page(study).plots, accuracy_plot(study, "l1")]
-    assert len(plots) == 1 + 1 + 3 + 3 + 1
+    assert len(plots) == 1 + 1 + 1 + 3 + 3 + 1
     for plot in plots:
         assert go.Figure(plot.figure).to_dict()["data"] is not None  # an unknown property raises
         assert plot.alt

@@ -2,9 +2,7 @@
 
 import json
 import re
-import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -182,38 +180,6 @@ def test_sections_come_in_their_order(study) -> None:
     assert all(isinstance(section, Section) for section in sections(study))
 
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-dev-shm-usage",
-    "--disable-extensions",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("chromium is not installed")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-def _opened(browser, path: Path, **options):
-    page = browser.new_page(**options)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
-    page.goto(path.as_uri())
-    page.wait_for_function("[...document.querySelectorAll('[data-plot]')].every(d => d.querySelector('.main-svg'))")
-    return page, complaints
-
-
 @pytest.fixture(scope="module")
 def file(study, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
@@ -221,8 +187,8 @@ def file(study, tmp_path_factory) -> Path:
     return path
 
 
-def test_a_browser_draws_every_plot_and_saves_it_as_svg(browser, file: Path) -> None:
-    page, complaints = _opened(browser, file, viewport={"width": 1200, "height": 900}, color_scheme="light")
+def test_a_browser_draws_every_plot_and_saves_it_as_svg(open_page, file: Path) -> None:
+    page, complaints = open_page(file, viewport={"width": 1200, "height": 900}, color_scheme="light")
     assert page.locator("[data-plot] .scatterlayer .trace").count() >= 18
     assert page.evaluate("document.documentElement.scrollWidth") == 1200
     page.locator("[data-plot]").first.hover()
@@ -237,8 +203,8 @@ def test_a_browser_draws_every_plot_and_saves_it_as_svg(browser, file: Path) -> 
     page.close()
 
 
-def test_a_dark_phone_needs_no_horizontal_scrolling(browser, file: Path) -> None:
-    page, complaints = _opened(browser, file, viewport={"width": 390, "height": 800}, color_scheme="dark")
+def test_a_dark_phone_needs_no_horizontal_scrolling(open_page, file: Path) -> None:
+    page, complaints = open_page(file, viewport={"width": 390, "height": 800}, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(18, 21, 26)"
     assert page.locator("tr.seed:visible").count() == 0
@@ -248,9 +214,9 @@ def test_a_dark_phone_needs_no_horizontal_scrolling(browser, file: Path) -> None
     page.close()
 
 
-def test_a_browser_runs_no_script_in_a_name(browser, hostile_study, tmp_path) -> None:
+def test_a_browser_runs_no_script_in_a_name(open_page, hostile_study, tmp_path) -> None:
     write_page(tmp_path / "page.html", study_page(hostile_study))
-    page, complaints = _opened(browser, tmp_path / "page.html")
+    page, complaints = open_page(tmp_path / "page.html")
     assert page.evaluate("window.broken") is None
     assert page.locator(".legendtext").first.text_content() == HOSTILE
     assert complaints == []

@@ -124,9 +124,9 @@ def test_names_and_values_are_escaped(sweep: Sweep) -> None:
     assert page.count("img") == 0
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert HOSTILE in page.text
-    found = re.search(r'id="figures">(.*?)</script>', source, re.DOTALL)
+    found = re.search(r'id="data">(.*?)</script>', source, re.DOTALL)
     assert found
-    for figure in json.loads(found[1]):
+    for figure in json.loads(found[1])["figures"]:
         assert "<img" not in json.dumps([figure["data"], figure["layout"]])
     prose, _, _ = markdown(hostile(sweep)).partition("```sh\n")
     assert "<" not in prose

@@ -72,7 +72,7 @@ def certify(
     for row in chosen:
         study.prepare(opened, [row])
         study.evaluate(opened, [row])
-    write_report(recipe, out, None, table=False)
+    write_report(recipe, out, None, text=None)
     return study.study_of(recipe, out)
 
 
@@ -267,7 +267,18 @@ def test_recipes_that_certify_are_listed_and_shown(
     assert 'name = "usps"' in out
 
 
-@pytest.mark.parametrize("name", [name for name in source.names() if name.startswith("arml-")])
+@pytest.mark.parametrize("name", ["arml-mnist", "arml-fashion-mnist"])
+def test_recipes_of_large_sets_learn_metrics_on_a_stated_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    found = schema.load(name)
+    assert set(found.metrics) == {"Euclidean", "ARML"}
+    assert found.certify is not None
+    assert (found.certify.k, found.certify.samples, found.certify.fit) == ((1,), 1000, 5000)
+    with pytest.raises(ValueError, match="fit is 1 but a metric is fitted on at least 2 samples"):
+        schema.load(name, ["certify.fit=1"])
+
+
+@pytest.mark.parametrize("name", [n for n in source.names() if n.startswith("arml-") and not n.endswith("mnist")])
 def test_every_library_recipe_loads_with_the_real_learners(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     found = schema.load(name)
@@ -315,3 +326,17 @@ def test_records_of_other_attacks_are_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds records of other settings"):
         study.study_of(recipe(ATTACKED[0], "attacks={hopskipjump={queries=61}}"), tmp_path)
     assert study.study_of(recipe(*ATTACKED), tmp_path).runs
+
+
+def test_metrics_are_fitted_on_as_many_samples_as_the_recipe_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, fit = [], Scaled.fit
+
+    def counted(self: Scaled, x: Any, y: Any) -> Scaled:
+        sizes.append(len(x))
+        return fit(self, x, y)
+
+    monkeypatch.setattr(Scaled, "fit", counted)
+    certify(recipe("certify.fit=40"), tmp_path)
+    assert sizes == [40, 40]

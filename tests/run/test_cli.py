@@ -20,6 +20,7 @@ from holdfast.recipes.assemble import build_model
 from holdfast.recipes.certify import learners
 from holdfast.recipes.model import ModelConfig
 from holdfast.records import snapshot
+from holdfast.records.records import Records
 from holdfast.run import cli
 from tiny_study import bits, one_sentence
 
@@ -36,6 +37,7 @@ COMMANDS = {
     "sweep": [
         *("--over", "--method", "--trials", "--sampler", "--seed", "--out", "--data-dir", "--set", "--device"),
     ],
+    "ledger": ["--out", "--markdown"],
     "list": [],
     "show": ["--set"],
 }
@@ -72,6 +74,12 @@ def test_top_level_help_shows_where_to_start(call: Any) -> None:
 def test_list_shows_options_of_models_and_heads(call: Any) -> None:
     assert 'Options: width = 1024, depth = 3, activation = "relu".' in plain(call("list", "models").out)
     assert "Options: scale = 10.0, margin = 0.2, feature_norm = true," in plain(call("list", "heads").out)
+
+
+def test_list_has_one_line_for_each_name_off_a_terminal(call: Any) -> None:
+    lines = call("list", "recipes").out.splitlines()
+    assert [line.split()[0] for line in lines] == source.names()
+    assert max(map(len, lines)) > 80
 
 
 @pytest.mark.parametrize("kind", ["attacks", "methods", "certifiers", "models", "heads", "learners", "data", "recipes"])
@@ -256,12 +264,18 @@ def test_damaged_weights_are_refused(call: Any, study: SimpleNamespace) -> None:
 
 def test_folder_of_another_recipe_is_refused(call: Any, study: SimpleNamespace) -> None:
     message = one_sentence(call("train", study.recipe, "--out", study.out, "--set", "train.batch=100"), 2)
-    assert "holds a model of other settings; choose another --out or remove it" in message
+    assert "holds a model of other settings (train); choose another --out or remove it" in message
 
 
-def test_transfer_with_one_seed_is_refused(call: Any, tiny: Path, tmp_path: Path) -> None:
-    message = one_sentence(call("train", tiny, "--out", tmp_path / "out", "--set", "seeds=[0]"), 2)
-    assert message.endswith("give at least two seeds, or go without: --set attacks.transfer=false")
+def test_a_recipe_with_one_seed_runs_without_transfer_and_says_so(call: Any, tiny: Path, tmp_path: Path) -> None:
+    few = ["--set", "seeds=[0]", "--set", "methods.TLA=false", "--set", "evaluate.curve=noise"]
+    done = call("run", tiny, "--out", tmp_path / "out", *few)
+    assert done.code == 0, done.err
+    assert done.err.startswith("holdfast: transfer is left out: it crafts on a model trained with another seed, but")
+    records = Records.load(tmp_path / "out" / "plain" / "seed-0" / "records")
+    assert "transfer" not in records.attacks
+    assert "PGD-3" in records.attacks
+    assert "transfer is left out" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_one_model_is_trained_then_evaluated(call: Any, tiny: Path, tmp_path: Path) -> None:
@@ -319,7 +333,6 @@ def test_saved_adversarial_examples_equal_the_judged_ones(
 
 
 def test_examples_agree_with_the_records(call: Any, study: SimpleNamespace, tmp_path: Path, digits: DataSet) -> None:
-    from holdfast.records.records import Records
 
     args = ["--out", study.out, "--save", tmp_path / "e.npz", "--set", "evaluate.samples=9999"]
     done = call("attack", study.recipe, "plain", "PGD-3", *args)  # more samples than exist: all are used
@@ -354,6 +367,9 @@ def test_run_ends_with_the_path_of_the_report(call: Any, study: SimpleNamespace)
     assert done.out.splitlines()[-1] == f"report: {study.out / 'report.html'}"
     assert (study.out / "report.html").is_file()
     assert "| TLA " in done.out
+    head = next(line for line in done.out.splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in head.strip("|").split("|")] == ["Method", "Clean", "Worst case"]
+    assert max(len(line) for line in done.out.splitlines() if line.startswith("|")) < 80
     assert len(done.err.splitlines()) == 4  # one line per attacked model; none is trained again
 
 

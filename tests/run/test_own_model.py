@@ -16,8 +16,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from holdfast.data import DataSet
-from holdfast.evaluation.imported import Own, identity
+from holdfast.evaluation.checks import identity
 from holdfast.evaluation.measurements import Attacked
+from holdfast.models.own import Own
 from holdfast.recipes import kinds, short
 from holdfast.records.records import Records
 from holdfast.run import own_recipe
@@ -303,11 +304,81 @@ def test_results_of_another_model_are_refused(user_folder: Path, call: Any) -> N
         == "out/nets-build/seed-0 holds results of another model (other weights); choose another --out or remove it"
     )
     message = refused(call(*args(attack="fgsm", model="nets:Bright")))
-    assert "out holds something else than results of nets-Bright-w" in message
+    assert "out holds something other than results of nets-Bright-w" in message
     (user_folder / "nets.py").write_text(NETS.replace("* self.scale", "* self.scale * 2"))
     sys.modules.pop("nets")
     assert "(other code)" in refused(call(*command))
     assert stored(user_folder / "out").facts == before
+
+
+def test_weaker_attack_at_another_threat_is_added_beside_the_stored_results(user_folder: Path, call: Any) -> None:
+    assert call(*args(attack="pgd:steps=5")).code == 0
+    first = stored(user_folder / "out")
+    weak = args(attack="noise", threat="linf:0.01")
+    done = call(*weak)
+    assert done.code == 0, done.err
+    second = stored(user_folder / "out")
+    assert list(second.attacks) == ["pgd:steps=5", "noise at linf:0.01"]
+    assert second.held(EPS, "linf").tolist() == first.held(EPS, "linf").tolist()
+    assert 0 < second.held(EPS, "linf").mean() < second.held(0.01, "linf").mean()
+    keeps = f"keeps {100 * first.held(EPS, 'linf').mean():.1f} %"
+    assert keeps in done.out
+    assert keeps in (user_folder / "out" / "report.html").read_text()
+    assert call(*args(attack="fgsm", threat="l2:0.5")).code == 0
+    assert call(*args(attack="fgsm")).code == 0
+    assert call(*weak).out == call(*args(attack="fgsm")).out  # what is there already is not added twice
+    found = stored(user_folder / "out")
+    assert list(found.attacks) == ["pgd:steps=5", "noise at linf:0.01", "fgsm at l2:0.5", "fgsm"]
+    for name, values in first.columns.items():
+        np.testing.assert_array_equal(found.columns[name], values)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data": "npz:few.npz"}, "data npz:toy.npz, to which results with data npz:few.npz cannot be added; use"),
+        ({"seed": "1"}, "seed 0, to which results with seed 1 cannot be added; use another folder for them: --out"),
+        ({"samples": "5"}, "samples all, to which results with samples 5 cannot be added; use another folder for them"),
+        ({"arithmetic": "float32"}, "arithmetic auto, to which results with arithmetic float32 cannot be added"),
+    ],
+)
+def test_results_of_other_samples_or_settings_are_refused_with_the_option_to_give(
+    user_folder: Path, call: Any, change: dict[str, str], sentence: str
+) -> None:
+    test = toy(90).train
+    np.savez(user_folder / "few.npz", x_test=test.x[:50].numpy(), y_test=test.y[:50].numpy())
+    assert call(*args(attack="noise")).code == 0
+    page = (user_folder / "out" / "report.html").read_bytes()
+    message = refused(call(*args(attack="noise", **change)))
+    assert f"out holds results with {sentence}" in message
+    assert (user_folder / "out" / "report.html").read_bytes() == page
+    assert call(*args(attack="noise", **change, out=message.rpartition("--out ")[2])).code == 0
+
+
+def test_results_of_changed_files_are_refused(user_folder: Path, call: Any) -> None:
+    assert call(*args(attack="noise")).code == 0
+    test = toy(90).train
+    np.savez(user_folder / "toy.npz", x_test=test.x.flip(0).numpy(), y_test=test.y.flip(0).numpy())
+    message = refused(call(*args(attack="fgsm")))
+    assert message == (
+        "out holds results of other samples of npz:toy.npz, whose files have changed since; choose another --out"
+    )
+
+
+def test_another_number_of_confirmed_samples_is_refused(user_folder: Path, call: Any) -> None:
+    assert call(*args(attack="triage"), "--confirm", "2").code == 0
+    assert "results with confirm 2" in refused(call(*args(attack="triage"), "--confirm", "3"))
+    assert call(*args(attack="noise")).code == 0
+    assert list(stored(user_folder / "out").attacks) == ["triage", "noise", "autoattack after triage"]
+
+
+def test_examples_do_not_replace_a_page(user_folder: Path, call: Any) -> None:
+    assert call(*args(attack="noise")).code == 0
+    page = (user_folder / "out" / "report.html").read_bytes()
+    np.savez(user_folder / "adv.npz", x_adv=toy(90).train.x.numpy())
+    message = refused(call(*args(examples="adv.npz")))
+    assert message == "out has a report already, which would be replaced; choose another --out"
+    assert (user_folder / "out" / "report.html").read_bytes() == page
 
 
 def test_parts_of_another_model_are_not_reused(user_folder: Path, call: Any) -> None:
@@ -339,12 +410,15 @@ def test_folder_with_other_content_is_refused_and_unchanged(
     user_folder: Path, call: Any, study: SimpleNamespace
 ) -> None:
     page = (study.out / "report.html").read_bytes()
-    assert "holds something else than results of nets-build-w" in refused(call(*args(out=str(study.out))))
+    assert "holds something other than results of nets-build-w" in refused(call(*args(out=str(study.out))))
     assert (study.out / "report.html").read_bytes() == page
 
 
-def test_folder_is_named_after_model_and_weights(user_folder: Path, call: Any) -> None:
-    assert call(*args(out=None, attack="noise")).out.endswith("report: runs/nets-build-w/report.html\n")
+def test_folder_is_named_after_model_weights_data_and_threat(user_folder: Path, call: Any) -> None:
+    written = call(*args(out=None, attack="noise")).out
+    assert written.endswith("report: runs/nets-build-w-toy.npz-linf-0.17/report.html\n")
+    written = call(*args(out=None, attack="noise", threat="linf:8/255")).out
+    assert written.endswith("report: runs/nets-build-w-toy.npz-linf-8-255/report.html\n")
 
 
 def test_traceback_of_the_users_code_is_shown_on_request(user_folder: Path, call: Any) -> None:
@@ -357,7 +431,7 @@ def test_traceback_of_the_users_code_is_shown_on_request(user_folder: Path, call
 BAD = {
     "no colon": (
         {"model": "nets"},
-        "--model is 'nets' but must have one of the forms package.module:callable, timm:NAME",
+        "the model is 'nets' but must have one of the forms package.module:callable, timm:NAME",
     ),
     "no module": (
         {"model": "nest:build"},
@@ -370,7 +444,7 @@ BAD = {
     "leaves": ({"model": "nets:leaving"}, "calling nets:leaving without arguments raised SystemExit: 0"),
     "needs": ({"model": "nets:needing"}, "calling nets:needing without .* raised TypeError: .* missing 1 required"),
     "number": ({"model": "nets:number"}, "raised TypeError: 'int' object is not callable"),
-    "list": ({"model": "nets:chatty"}, "--model nets:chatty gave a list but a torch.nn.Module is needed"),
+    "list": ({"model": "nets:chatty"}, "the model nets:chatty is a list but a torch.nn.Module is needed"),
     "softmax": ({"model": "nets:probable", "weights": None}, "the model seems to give probabilities"),
     "NaN": ({"model": "nets:blank", "weights": None}, "the model gives NaN or infinite outputs for clean samples"),
     "few": ({"model": "nets:narrow", "weights": None}, "has 2 outputs but npz:toy.npz has labels up to 2"),
@@ -379,8 +453,8 @@ BAD = {
     "deaf": ({"model": "nets:deaf", "weights": None}, "there is no gradient to follow"),
     "no weights": ({"weights": "none.pt"}, "there are no weights at none.pt"),
     "misfit": ({"weights": "misfit.pt"}, r"the weights do not fit the model \(missing: scale; unexpected: shift\)"),
-    "timm bare": ({"model": "timm:resnet18", "weights": None}, "would have random weights, .*; give --weights FILE"),
-    "layout": ({"model": "layout:trade"}, "unknown layout 'trade' in --model; did you mean 'trades'?"),
+    "timm bare": ({"model": "timm:resnet18", "weights": None}, "would have random weights, .*; give weights"),
+    "layout": ({"model": "layout:trade"}, "unknown layout 'trade'; did you mean 'trades'?"),
     "other layout": ({"model": "layout:trades"}, "'scale' is not in the layout of TRADES"),
     "no data": ({"data": None}, "--model needs --data too, e.g. --data imagefolder:PATH"),
     "data": ({"data": "npz:toi.npz"}, "there is no .npz file at toi.npz"),

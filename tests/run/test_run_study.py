@@ -48,7 +48,7 @@ def evaluated(recipe: Recipe, out: Path, method: str, seed: int) -> Records:
 
 
 def report(recipe: Recipe, out: Path) -> Path:
-    write_report(recipe, out, None, table=False)
+    write_report(recipe, out, None, text=None)
     return out / "report.html"
 
 
@@ -324,7 +324,7 @@ def test_duplicate_names_of_classifiers_are_refused() -> None:
 def test_a_model_that_crafted_otherwise_than_the_recipe_asks_is_refused(study: SimpleNamespace, call: Any) -> None:
     done = call("run", study.recipe, "--out", study.out, "--set", "arithmetic=bfloat16")
     assert done.code == 2
-    assert "trained with arithmetic = 'float32' but the recipe says 'bfloat16'; choose another --out" in done.err
+    assert "trained with arithmetic = 'float32' but 'bfloat16' is asked for; choose another --out" in done.err
     done = call("report", study.recipe, "--out", study.out, "--set", "crafting=module")
     assert done.code == 2
     assert "holds records of other settings" in done.err

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from holdfast.analysis._arrays import Array
 from holdfast.models.detector import Detector
 from holdfast.records import snapshot
-from holdfast.statistics import Estimate, resampled
+from holdfast.statistics import Estimate, Share, resampled
 
 RATES = (0.01, 0.05)
 _KIND = "detector"
@@ -23,7 +23,8 @@ class Detection:
     ``fpr`` and ``tpr`` are the points of the curve: the shares of correctly classified and of misclassified samples
     that are rejected. ``at`` holds the true positive rates at false positive rates of 1 % and 5 %. ``accepted`` and
     ``accuracy`` say how accurate the model is on the share of samples with the largest scores. ``wrong`` and ``n``
-    count the misclassified and all samples.
+    count the misclassified and all samples, and ``draws`` holds the AUC in bootstrap draws of the images, which are
+    paired for two models on the same images.
     """
 
     auc: Estimate
@@ -34,6 +35,13 @@ class Detection:
     accuracy: Array
     wrong: int
     n: int
+    draws: Array
+
+    def minus(self, other: "Detection") -> Estimate:
+        """The difference of the AUC of two models measured on the same images."""
+        if self.draws.shape != other.draws.shape or self.n != other.n:
+            return Estimate(np.nan, np.nan, np.nan, 0)
+        return Estimate.of(self.auc.value - other.auc.value, self.draws - other.draws, self.n)
 
     def __repr__(self) -> str:
         rates = ", ".join(f"{100 * e.value:.1f} % at {100 * rate:g} % FPR" for rate, e in self.at.items())
@@ -48,7 +56,7 @@ def detection(
     ``scores`` (m,) are confidences, such as those of :class:`holdfast.models.detector.Detector`, and ``wrong`` says
     which samples are misclassified. ``image`` tells which samples were made from the same image, such as a natural
     sample and its adversarial example: intervals are bootstrapped over images. The AUC is 0.5 for a score that knows
-    nothing, and below where misclassified samples look more natural than others. It is nan if no sample, or every one,
+    nothing, and less where misclassified samples look more natural than others. It is nan if no sample, or every one,
     is misclassified.
 
     >>> found = detection([0.9, 0.8, 0.7, 0.3, 0.6], [False, False, True, True, False])
@@ -72,6 +80,44 @@ def detection(
         accuracy=_thinned(np.cumsum(~errors[order][::-1])[::-1] / np.arange(len(values), 0, -1)),
         wrong=int(errors.sum()),
         n=len(values),
+        draws=auc[1:],
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Rejection:
+    """Accuracy of a classifier that abstains where a confidence score is below a threshold.
+
+    On natural samples an abstention is an error; on adversarial ones it is a success of the defense. ``rejected`` is
+    the share of natural samples on which it abstains.
+    """
+
+    natural: Share
+    adversarial: Share
+    rejected: Share
+
+    def __repr__(self) -> str:
+        return f"with rejection: natural {self.natural}, adversarial {self.adversarial}; rejects {self.rejected}"
+
+
+def rejection(
+    threshold: float, natural: ArrayLike, natural_wrong: ArrayLike, adversarial: ArrayLike, wrong: ArrayLike
+) -> Rejection:
+    """Accuracy with rejection of scores below ``threshold``, which validation samples should have set.
+
+    ``natural`` and ``adversarial`` (n,) are the scores of samples before and after an attack, ``natural_wrong`` and
+    ``wrong`` say which of them are misclassified.
+
+    >>> found = rejection(0.5, [0.9, 0.2, 0.8], [False, False, True], [0.1, 0.7, 0.9], [True, True, True])
+    >>> [round(share.value, 2) for share in (found.natural, found.adversarial, found.rejected)]
+    [0.33, 0.33, 0.33]
+    """
+    before, before_wrong, _ = _checked(natural, natural_wrong, None)
+    after, after_wrong, _ = _checked(adversarial, wrong, None)
+    return Rejection(
+        natural=Share.of(~before_wrong & (before >= threshold)),
+        adversarial=Share.of(~after_wrong | (after < threshold)),
+        rejected=Share.of(before < threshold),
     )
 
 

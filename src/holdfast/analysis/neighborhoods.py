@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
@@ -17,13 +18,18 @@ class Neighborhoods:
     """The accuracy of K-nearest-neighbor classification, and the nearest gallery samples of each query.
 
     ``k`` and ``accuracy`` have one entry for each number of neighbors. ``nearest`` (n, shown) holds positions in the
-    gallery, nearest first, and ``label`` (n,) the vote of the last number of neighbors.
+    gallery, nearest first, and ``votes`` (n, k) the class that each number of neighbors votes for.
     """
 
     k: tuple[int, ...]
     accuracy: tuple[Share, ...]
     nearest: Array
-    label: Array
+    votes: Array
+
+    @staticmethod
+    def of(k: Sequence[int], votes: Array, nearest: Array, y: Array) -> "Neighborhoods":
+        """The neighborhoods of samples of classes ``y``, from neighbors that were found before."""
+        return Neighborhoods(tuple(k), tuple(Share.of(vote == y) for vote in votes.T), nearest, votes)
 
     def at(self, k: int) -> Share:
         """The accuracy with ``k`` neighbors."""
@@ -31,7 +37,7 @@ class Neighborhoods:
 
     def __repr__(self) -> str:
         parts = [f"{100 * a.value:.1f} % with K = {k}" for k, a in zip(self.k, self.accuracy, strict=True)]
-        return f"nearest neighbors: {', '.join(parts)} of {len(self.label)} samples"
+        return f"nearest neighbors: {', '.join(parts)} of {len(self.votes)} samples"
 
 
 def neighborhoods(
@@ -64,8 +70,6 @@ def neighborhoods(
     if distance == "cosine":
         points, targets = unit_rows(points), unit_rows(targets)
     many = min(max(*k, shown), len(targets))
-    _, found = neighbors(torch.from_numpy(points), torch.from_numpy(targets), many)
-    votes = [vote(torch.from_numpy(classes)[found[:, :count]].long()).numpy() for count in k]
-    return Neighborhoods(
-        tuple(k), tuple(Share.of(votes_ == y) for votes_ in votes), found[:, :shown].numpy(), votes[-1]
-    )
+    _, found = neighbors(torch.tensor(points), torch.tensor(targets), many)
+    votes = [vote(torch.tensor(classes)[found[:, :count]].long()).numpy() for count in k]
+    return Neighborhoods.of(k, np.stack(votes, 1), found[:, :shown].numpy(), y)

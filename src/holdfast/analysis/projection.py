@@ -1,7 +1,6 @@
 """A map of features in the plane: adversarial samples placed on the map of natural ones."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,7 +43,7 @@ def projection(
 
     The metric is the cosine distance, as in Figures 1, 2 and 6 to 11 of the TLA paper (Mao et al. 2019), where all
     samples share one t-SNE; placing adversarial samples afterwards keeps them from changing the map. Equal inputs and
-    seeds give equal maps. Needs openTSNE (Poličar et al. 2024): ``pip install 'holdfast[map]'``.
+    seeds give equal maps. It is that of openTSNE (Poličar et al. 2024).
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -60,7 +59,9 @@ def projection(
             f"perplexity is {perplexity:g} but {len(points)} natural samples allow 1 to {(len(points) - 1) / 3:.3g}; "
             "give more samples or a lower perplexity"
         )
-    tsne = _opentsne().TSNE(
+    from openTSNE import TSNE  # here, because importing it takes long
+
+    tsne = TSNE(
         perplexity=perplexity,
         n_iter=iterations,
         metric="cosine",
@@ -72,14 +73,6 @@ def projection(
     chart = tsne.fit(units)
     on_map = np.asarray(chart.transform(unit_rows(others), perplexity=5)) if len(others) else np.zeros((0, 2))
     return Projection(np.asarray(chart), on_map, _faithful(units, np.asarray(chart)), seed)
-
-
-def _opentsne() -> Any:
-    try:
-        import openTSNE
-    except ImportError:
-        raise ImportError("maps of features need openTSNE; install it with: pip install 'holdfast[map]'") from None
-    return openTSNE
 
 
 def _faithful(features: Array, chart: Array) -> Share:

@@ -145,13 +145,15 @@ class _Distances:
 
     def between(self, which: Array, natural: Array) -> Array:
         """(draws,) the mean distance between adversarial and natural samples, nan without adversarial ones."""
-        v, w = self.weights[:, which], self.weights[:, natural]
+        v, w, own = self.weights[:, which], self.weights[:, natural], which & natural
         alike = self._similarity(self.adversarial[which], self.natural[natural], v, w)
-        # a sample drawn twice makes two pairs with itself, not four; all four would shift the draws
-        own = which & natural
-        repeated = self.weights[:, own] ** 2 - self.weights[:, own]
-        alike -= repeated @ np.abs((self.adversarial[own] * self.natural[own]).sum(1))
-        return 1 - _divided(alike, v.sum(1) * w.sum(1) - repeated.sum(1))
+        if not own.any():
+            return 1 - _divided(alike, v.sum(1) * w.sum(1))
+        # a sample drawn twice makes four pairs with itself; its share among all pairs must not grow with that
+        drawn, each = self.weights[:, own], np.abs((self.adversarial[own] * self.natural[own]).sum(1))
+        others = _divided(alike - drawn**2 @ each, v.sum(1) * w.sum(1) - (drawn**2).sum(1))
+        share = own.sum() / (which.sum() * natural.sum())
+        return np.asarray(1 - share * _divided(drawn @ each, drawn.sum(1)) - (1 - share) * others)
 
     def _similarity(self, v: Array, u: Array, v_weights: Array, u_weights: Array) -> Array:
         """(draws,) the weighted sum of |cos| over all pairs."""

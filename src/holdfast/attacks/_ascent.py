@@ -16,7 +16,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._checks import check, check_labels, check_targets, one_of
+from holdfast.attacks._checks import check, check_outputs, check_targets, one_of
 from holdfast.attacks._gradients import Evaluated, changed, estimated
 from holdfast.attacks._microbatch import MicroBatch
 from holdfast.attacks._rules import Point, Rule, project
@@ -63,6 +63,10 @@ class Loop:
         one_of("keep", self.keep, get_args(Keep))
         if isinstance(self.start, str):
             one_of("start", self.start, get_args(Start))
+        if not callable(self.loss):
+            raise ValueError(
+                f"loss is {self.loss!r} but must be a function, e.g. holdfast.losses.classification.cross_entropy"
+            )
         if self.steps < 1 or self.restarts < 1:
             raise ValueError(
                 f"steps is {self.steps} and restarts {self.restarts} but an attack needs at least one of each"
@@ -158,7 +162,7 @@ class _Queue:
     def check_labels(self, out: Outputs) -> None:
         """Check the labels of the call once, when the first outputs tell the number of classes."""
         if not self.labels_checked:
-            check_labels(self.rows, out.logits.shape[1], self.loop.targeted)
+            check_outputs(self.rows, out.logits, self.loop.targeted)
             self.labels_checked = True
 
     def record(self, view: Model, batch: MicroBatch, x_adv: Tensor, out: Outputs, score: Tensor) -> Tensor:

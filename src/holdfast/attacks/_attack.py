@@ -7,19 +7,61 @@ never on these classes.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any, Self, cast
 
 from torch import Tensor, nn
 
 from holdfast.attacks._ascent import Loop
+from holdfast.attacks._checks import check_arguments, differences
 from holdfast.attacks._rules import scaled
 from holdfast.contracts import Attack, Keep, Loss, Rows, Start, Watch
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
+from holdfast.settings import check_numbers, check_types
 
 
-class FixedLoss:
+class Checked:
+    """Refuses settings and arguments of the wrong type, in one sentence, before a subclass uses them."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, wrap in (("__post_init__", _checked_settings), ("__call__", _checked_call)):
+            if name in vars(cls):
+                setattr(cls, name, wrap(vars(cls)[name]))
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_numbers(self)
+
+
+def _checked_settings(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(check)
+    def checked(self: Any) -> None:
+        check_types(self)
+        check(self)
+        check_numbers(self)
+
+    return checked
+
+
+def _checked_call(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(call)
+    def checked(self: Any, model: Any, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None) -> Tensor:
+        check_arguments(model, x, y, rng)
+        try:
+            return call(self, model, x, y, rng=rng, watch=watch)
+        except RuntimeError as error:
+            if unlike := differences(model, x):
+                raise ValueError(unlike) from error
+            raise
+
+    return checked
+
+
+class FixedLoss(Checked):
     """An attack whose loss and start cannot both be chosen, and which needs gradients unless a subclass says not."""
 
     black_box: bool = False

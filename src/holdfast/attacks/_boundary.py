@@ -1,5 +1,6 @@
 """What minimal-norm attacks share: evaluating points, linearizing decision boundaries, and the closest success."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks._ascent import gradient, micro_batches
-from holdfast.attacks._checks import check_labels
+from holdfast.attacks._attack import StandaloneAttack
+from holdfast.attacks._checks import check, check_outputs
 from holdfast.attacks._hyperplane import DUAL
 from holdfast.contracts import Cost, Model, Outputs, Rows, Watch
 from holdfast.crafting import microbatch
@@ -82,9 +84,7 @@ class Probe:
             part, x = rows.take(ids), closest.x[ids]
             with torch.no_grad():
                 out = self.model.outputs(x)
-            check_labels(part, out.logits.shape[1], self.targeted)
-            if out.logits.shape[1] < 2:
-                raise ValueError("the model has one class but an attack needs another to aim at; give it two logits")
+                check_outputs(part, out.logits, self.targeted)
             self._report(out, x, x, part, backwards=0)
             closest.offer(ids, x, part.reached(out.logits.argmax(1), self.targeted))
             parts.append(out.logits)
@@ -212,3 +212,32 @@ class Closest:
     def result(self) -> Tensor:
         """The closest points, or the clean inputs where none is inside the threat."""
         return torch.where(column(self.inside(), self.x), self.point, self.x)
+
+
+class BoundaryAttack(StandaloneAttack, ABC):
+    """An attack that steps to linearized boundaries; a subclass adds ``_passes`` and ``_search``."""
+
+    targeted: bool = False
+
+    @property
+    @abstractmethod
+    def _passes(self) -> int:
+        """The number of gradients that one micro-batch takes at most."""
+
+    @abstractmethod
+    def _search(self, probe: Probe, closest: "Closest", logits: Tensor, rows: Rows, rng: Rng) -> None:
+        """Offer points to ``closest``; ``logits`` are those of the clean inputs."""
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
+    ) -> Tensor:
+        """Adversarial inputs for x."""
+        rows = Rows.of(y)
+        check(x, rows, self.threat, self.targeted)
+        x = x.detach()
+        if not len(x):
+            return x.clone()
+        with differentiable(model, x, rng, self._passes) as views:
+            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
+            self._search(probe, closest, probe.clean(closest, rows), rows, rng)
+        return closest.result()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._ascent import micro_batches
 from holdfast.attacks._attack import FixedLoss
-from holdfast.attacks._checks import check, check_labels
+from holdfast.attacks._checks import check, check_outputs
 from holdfast.contracts import Cost, Keep, Outputs, Rows, Stage, Watch
 from holdfast.crafting.view import frozen
 from holdfast.geometry import Threat
@@ -84,7 +84,7 @@ def _margin(model: nn.Module, x: Tensor, rows: Rows, rng: Rng, watch: Watch | No
         for ids in micro_batches(x):
             out: Outputs = view.outputs(x[ids])
             part, classes = rows.take(ids), out.logits.shape[1]
-            check_labels(part, classes)
+            check_outputs(part, out.logits)
             found.append(logit_difference(out, part).nan_to_num(nan=-torch.inf))
             if watch is not None:
                 watch(part, x[ids], found[-1], Cost(forwards=len(ids)))

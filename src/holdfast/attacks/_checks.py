@@ -1,7 +1,9 @@
 """Refuse inputs and settings that an attack cannot work with."""
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.contracts import Rows
 from holdfast.geometry import Threat
@@ -11,6 +13,27 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuse a setting that is not among the allowed ones."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r} but it must be one of {', '.join(allowed)}")
+
+
+def check_arguments(model: Any, x: Any, y: Any, rng: Any) -> None:
+    """Refuse arguments of an attack that are of another type."""
+    if not callable(model):
+        raise ValueError(f"the model is a {type(model).__name__}; give a torch.nn.Module that returns logits")
+    for name, value in (("x", x), ("y", y)):
+        if not isinstance(value, Tensor | (Rows if name == "y" else Tensor)):
+            raise ValueError(f"{name} is a {type(value).__name__} but must be a tensor; write torch.as_tensor({name})")
+    if not hasattr(rng, "fork"):
+        raise ValueError(f"rng is {rng!r} but must be an Rng, which keys random numbers by sample; write rng=Rng(0)")
+
+
+def differences(model: Any, x: Tensor) -> str:
+    """What is unlike between inputs and the parameters of a model, which torch explains at length; empty if nothing."""
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    for name in ("dtype", "device"):
+        own, others = getattr(x, name), {getattr(one, name) for one in parameters}
+        if parameters and own not in others:
+            return f"x has {name} {own} but the model {others.pop()}; move one of them, e.g. with x.to(...)"
+    return ""
 
 
 def check(x: Tensor, rows: Rows, threat: Threat, targeted: bool = False) -> None:
@@ -40,6 +63,27 @@ def check_labels(rows: Rows, classes: int, targeted: bool = False) -> None:
             raise ValueError(f"{name} span {span} but the model has classes 0..{classes - 1}")
     if targeted and (same := int((rows["target"] == rows.y).sum())):
         raise ValueError(f"{same} targets are the true label; give every sample a class that it does not have")
+
+
+def check_outputs(rows: Rows, logits: Tensor, targeted: bool = False) -> None:
+    """Refuse labels without a logit, and outputs that are not logits: gradients of them would mislead."""
+    if logits.shape[1] < 2:
+        raise ValueError("the model has one output but one for each class is needed; return the logits 0 and z")
+    check_labels(rows, logits.shape[1], targeted)
+    if len(logits) and not logits.isfinite().any():
+        raise ValueError("the model gives NaN or infinite outputs; check its weights and its normalization")
+    differentiable = logits.requires_grad or not torch.is_grad_enabled()  # a read-out of features need not be
+    if differentiable and probabilities(logits):
+        raise ValueError(
+            "the model seems to give probabilities (each row adds up to 1) but attacks need logits, else gradients "
+            "vanish and it looks more robust than it is; leave its softmax out"
+        )
+
+
+def probabilities(logits: Tensor) -> bool:
+    """True if outputs look like probabilities; the tolerance is that of bfloat16 where it excludes coincidence."""
+    allowed = 1e-2 if len(logits) >= 4 else 1e-5
+    return len(logits) > 0 and bool((logits >= 0).all() and (logits.sum(1) - 1).abs().max() <= allowed)
 
 
 def check_targets(targets: int | None, classes: int) -> int:

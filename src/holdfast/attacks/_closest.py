@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._ascent import gradient
 from holdfast.attacks._attack import StandaloneAttack
-from holdfast.attacks._checks import check, check_labels
+from holdfast.attacks._checks import check, check_outputs
 from holdfast.contracts import Cost, Keep, Model, Outputs, Rows, Watch
 from holdfast.crafting import microbatch
 from holdfast.crafting.arithmetic import arithmetic
@@ -137,7 +137,7 @@ class _Search(Generic[S]):
             x_adv = self.attack.threat.project(x_adv.to(x), x)
         out = self.view.outputs(x_adv.requires_grad_())
         if not self.labels_checked:
-            check_labels(self.rows, out.logits.shape[1], self.attack.targeted)
+            check_outputs(self.rows, out.logits, self.attack.targeted)
             self.labels_checked = True
         loss = self.attack.loss(out, rows)
         grad = gradient(loss, x_adv)

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from math import inf
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast.attacks._attack import StandaloneAttack
-from holdfast.attacks._boundary import Closest, Probe, Run, differentiable, ranked
-from holdfast.attacks._checks import at_least_one, between, check, norm_of
+from holdfast.attacks._boundary import BoundaryAttack, Closest, Probe, Run, ranked
+from holdfast.attacks._checks import at_least_one, between, norm_of
 from holdfast.attacks._hyperplane import DUAL, shortest_to
-from holdfast.contracts import Rows, Watch
+from holdfast.contracts import Rows
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
@@ -20,7 +19,7 @@ _BEYOND = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepFool(StandaloneAttack):
+class DeepFool(BoundaryAttack):
     """Steps to the nearest linearized boundary until the input is misclassified (Moosavi-Dezfooli et al. 2016).
 
     Of the ``candidates`` classes with the largest logits at x, the label included, the nearest is chosen in every step,
@@ -41,22 +40,14 @@ class DeepFool(StandaloneAttack):
         if self.candidates < 2:
             raise ValueError(f"candidates is {self.candidates} but it must be two or more: the label and another class")
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor:
-        """Adversarial inputs for x."""
-        rows = Rows.of(y)
-        check(x, rows, self.threat)
-        x = x.detach()
-        if not len(x):
-            return x.clone()
-        with differentiable(model, x, rng, self.steps) as views:
-            probe, closest = Probe(*views, self.threat, False, watch), Closest(self.threat, x)
-            logits = probe.clean(closest, rows)
-            classes = ranked(logits, rows.y, min(self.candidates, logits.shape[1]) - 1)
-            for run in closest.runs(rows, classes, closest.length > 0):
-                self._run(probe, closest, run)
-        return closest.result()
+    @property
+    def _passes(self) -> int:
+        return self.steps
+
+    def _search(self, probe: Probe, closest: Closest, logits: Tensor, rows: Rows, rng: Rng) -> None:
+        classes = ranked(logits, rows.y, min(self.candidates, logits.shape[1]) - 1)
+        for run in closest.runs(rows, classes, closest.length > 0):
+            self._run(probe, closest, run)
 
     def _run(self, probe: Probe, closest: Closest, run: Run) -> None:
         for _ in range(self.steps):

@@ -6,13 +6,12 @@ from math import inf
 from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast.attacks._attack import StandaloneAttack
-from holdfast.attacks._boundary import Closest, Probe, Run, aims, column, differentiable
-from holdfast.attacks._checks import at_least_one, between, check, norm_of, one_of
+from holdfast.attacks._boundary import BoundaryAttack, Closest, Probe, Run, aims, column
+from holdfast.attacks._checks import at_least_one, between, norm_of, one_of
 from holdfast.attacks._hyperplane import DUAL, shortest_to
-from holdfast.contracts import Keep, Rows, Watch
+from holdfast.contracts import Keep, Rows
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
@@ -20,7 +19,7 @@ _LEAST = 1e-8  # the shortest length in the weights of the two projections
 
 
 @dataclass(frozen=True, kw_only=True)
-class FAB(StandaloneAttack):
+class FAB(BoundaryAttack):
     """The closest misclassified point, by projections onto linearized decision boundaries (Croce and Hein 2020).
 
     Each step projects the iterate and x onto the linearized boundary within the box, goes ``eta`` times as far, and
@@ -58,24 +57,16 @@ class FAB(StandaloneAttack):
         if self.targeted and self.targets is not None:
             raise ValueError("targeted=True aims at the target of each row; leave out the number of targets")
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor:
-        """Adversarial inputs for x."""
-        rows = Rows.of(y)
-        check(x, rows, self.threat, self.targeted)
-        x = x.detach()
-        if not len(x):
-            return x.clone()
-        with differentiable(model, x, rng, self.steps * self.restarts * max(1, self.targets or 1)) as views:
-            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
-            logits = probe.clean(closest, rows)
-            for number, classes in enumerate(aims(logits, rows, self.targets, self.targeted)):
-                for restart in range(self.restarts):
-                    drawn = rng.fork("start").fork(number).fork(restart)
-                    for run in self._starts(closest, rows, classes, restart, drawn):
-                        self._run(probe, closest, run)
-        return closest.result()
+    @property
+    def _passes(self) -> int:
+        return self.steps * self.restarts * max(1, self.targets or 1)
+
+    def _search(self, probe: Probe, closest: Closest, logits: Tensor, rows: Rows, rng: Rng) -> None:
+        for number, classes in enumerate(aims(logits, rows, self.targets, self.targeted)):
+            for restart in range(self.restarts):
+                drawn = rng.fork("start").fork(number).fork(restart)
+                for run in self._starts(closest, rows, classes, restart, drawn):
+                    self._run(probe, closest, run)
 
     def _starts(self, closest: Closest, rows: Rows, classes: Tensor, restart: int, rng: Rng) -> Iterator[Run]:
         """The micro-batches of a run: the samples that it can improve, at their starting points."""

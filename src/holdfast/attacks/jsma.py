@@ -5,19 +5,18 @@ from functools import partial
 from math import inf, isfinite
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast.attacks._attack import StandaloneAttack
-from holdfast.attacks._boundary import Closest, Probe, Run, aims, differentiable
-from holdfast.attacks._checks import at_least_one, between, check, norm_of
+from holdfast.attacks._boundary import BoundaryAttack, Closest, Probe, Run, aims
+from holdfast.attacks._checks import at_least_one, between, norm_of
 from holdfast.attacks._pairs import best_pairs
-from holdfast.contracts import Rows, Watch
+from holdfast.contracts import Rows
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
-class JSMA(StandaloneAttack):
+class JSMA(BoundaryAttack):
     """Move the pair of features with the largest saliency by ``theta``, again and again (Papernot et al. 2016).
 
     The saliency of a pair is the increase of the target logit times the decrease of the sum of the others; both must be
@@ -46,22 +45,14 @@ class JSMA(StandaloneAttack):
         if self.targeted and self.targets is not None:
             raise ValueError("targeted=True aims at the target of each row; leave out the number of targets")
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
-    ) -> Tensor:
-        """Adversarial inputs for x."""
-        rows = Rows.of(y)
-        check(x, rows, self.threat, self.targeted)
-        x = x.detach()
-        if not len(x):
-            return x.clone()
-        with differentiable(model, x, rng, self.steps * (self.targets or 1)) as views:
-            probe, closest = Probe(*views, self.threat, self.targeted, watch), Closest(self.threat, x)
-            logits = probe.clean(closest, rows)
-            for classes in aims(logits, rows, self.targets, self.targeted):
-                for run in closest.runs(rows, classes, closest.length > 0):
-                    self._run(probe, closest, run)
-        return closest.result()
+    @property
+    def _passes(self) -> int:
+        return self.steps * (self.targets or 1)
+
+    def _search(self, probe: Probe, closest: Closest, logits: Tensor, rows: Rows, rng: Rng) -> None:
+        for classes in aims(logits, rows, self.targets, self.targeted):
+            for run in closest.runs(rows, classes, closest.length > 0):
+                self._run(probe, closest, run)
 
     def _run(self, probe: Probe, closest: Closest, run: Run) -> None:
         for _ in range(self.steps):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from holdfast.attacks._ascent import Loop, micro_batches
 from holdfast.attacks._attack import LoopAttack
-from holdfast.attacks._checks import check, check_labels, one_of
+from holdfast.attacks._checks import check, check_outputs, one_of
 from holdfast.attacks._rules import Steepest, default_step
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
 from holdfast.crafting.view import frozen
@@ -103,7 +103,7 @@ class Latent(LoopAttack):
 
 def _clean(view: Model, x: Tensor, rows: Rows, watch: Watch | None) -> Tensor:
     out = view.outputs(x)
-    check_labels(rows, out.logits.shape[1])
+    check_outputs(rows, out.logits)
     if watch is not None:
         watch(rows, x, torch.zeros_like(rows.y, dtype=x.dtype), Cost(forwards=len(x)))
     return out.features

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._ascent import Loop, gradient, micro_batches
 from holdfast.attacks._attack import LoopAttack
-from holdfast.attacks._checks import check, check_labels
+from holdfast.attacks._checks import check, check_outputs
 from holdfast.attacks.pgd import PGD, Steps
 from holdfast.contracts import Cost, Rows, Watch
 from holdfast.crafting.arithmetic import arithmetic
@@ -56,7 +56,7 @@ def _expanded(model: nn.Module, x: Tensor, rows: Rows, rng: Rng, watch: Watch | 
         for ids in micro_batches(x):
             clean, part = x[ids].detach().clone().requires_grad_(), rows.take(ids)
             out = view.outputs(clean)
-            check_labels(part, out.logits.shape[1])
+            check_outputs(part, out.logits)
             loss = cross_entropy(out, part)
             gradients.append(gradient(loss, clean))
             losses.append(loss.detach())

@@ -31,6 +31,7 @@ _TARGETED = (  # share of the samples still standing, classes, steps
 _ALWAYS = 2  # targeted stages that are run in any case; a later one only if the stage before it fooled a sample
 _FAB = (0.05, 3, 20)
 _PROBE, _QUERIES = 100, 200  # samples and queries of the probe for masked gradients
+_FURTHER = (0.25, 1000)  # share and queries of the second probe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,8 @@ class Triage(CascadeAttack):
        sample;
     4. FAB on 5 %, three classes x 20 steps, for what minimal-norm attacks find;
     5. Square with 200 queries on the 100 nearest samples, as a probe for masked gradients. If it fools any sample, it
-       is run with 5000 queries on all that still stand, as in AutoAttack.
+       is run with 1000 queries on 25 %, at least 100; if that fools another, with 5000 queries on all that still
+       stand, as in AutoAttack.
 
     In l1, where a steepest step changes a single coordinate, Auto-PGD takes the place of these steps: 24 on the logit
     difference, 24 on cross entropy, and targeted Auto-PGD with the classes, steps and shares above.
@@ -89,9 +91,15 @@ class Triage(CascadeAttack):
         share, targets, steps = _FAB
         fab = FAB(threat=threat, targets=min(targets, wrong), steps=steps, keep="fooled")
         yield Stage(name="fab", attack=fab, share=share), min(targets, wrong) * steps
-        probe = Square(threat=threat, queries=_QUERIES)
+        yield from self._square()
+
+    def _square(self) -> Iterator[tuple[Stage, int]]:
+        """The probes for masked gradients, and Square in full if both fool samples."""
+        share, queries = _FURTHER
+        probe, further = (Square(threat=self.threat, queries=number) for number in (_QUERIES, queries))
         yield Stage(name="square, probe", attack=probe, share=0.0, least=_PROBE), 0
-        yield Stage(name="square", attack=Square(threat=threat), while_found=True), 0
+        yield Stage(name="square, second probe", attack=further, share=share, least=_PROBE, while_found=True), 0
+        yield Stage(name="square", attack=Square(threat=self.threat), while_found=True), 0
 
     def _short(self) -> Iterator[tuple[Stage, int]]:
         """The stages on all samples."""

@@ -5,6 +5,6 @@ file with one frozen dataclass whose field ``model`` is the network and whose ot
 the table [certificates] of a recipe names it by its file. ``model`` is ``nn.Identity()`` while a recipe is read, so
 that wrong settings are refused before there is a network. Later it is the network in eval mode: a
 :class:`holdfast.models.classifier.Classifier` that the recipe trained, or a network of the user inside
-:class:`holdfast.evaluation.imported.Own`. Both take inputs in [0, 1] and normalize them in a layer of their own;
+:class:`holdfast.models.own.Own`. Both take inputs in [0, 1] and normalize them in a layer of their own;
 :func:`holdfast.crafting.tracing.trace` gives the layers of both in the order in which they run.
 """

@@ -1,5 +1,7 @@
 """Randomized smoothing."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, log
 from typing import Any
@@ -13,9 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.contracts import Certificate, Model, Norm
+from holdfast.crafting import using
+from holdfast.crafting.arithmetic import arithmetic
 from holdfast.crafting.view import frozen
 from holdfast.geometry import L2
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 from holdfast.statistics import clopper_pearson
 
 Counts = NDArray[np.int64]
@@ -25,13 +30,13 @@ _IMAGES = 10  # images per forward pass
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Smoothing:
-    """L2 radii of the smoothed network: the class that ``base`` returns most often under Gaussian noise.
+    """L2 radii of the smoothed network: the class that ``model`` returns most often under Gaussian noise.
 
     CERTIFY of Cohen et al. (2019): ``selection`` noisy copies of an input choose a class A, then fresh ones, ``n`` at
     most, bound its probability p from below. The radius is sigma·Phi^-1(p); an input whose bound is at most 1/2 is an
     abstention. With probability 1 - ``alpha`` for each input, the radius is valid. It is the radius of the smoothed
-    network, not of ``base``: an attack on ``base`` says nothing about it. Noisy inputs are not clipped. The theorem is
-    about real numbers; the rounding errors of noise and network are not covered, unlike in CROWN.
+    network, not of ``model``: an attack on ``model`` says nothing about it. Noisy inputs are not clipped. The theorem
+    is about real numbers; the rounding errors of noise and network are not covered, unlike in CROWN.
 
     Without ``radii`` the bound is that of Clopper and Pearson (1934) after n copies. With ``radii`` the answer is the
     largest of them that is proved, and copies are drawn only until that is decided, which usually takes far fewer:
@@ -47,15 +52,18 @@ class Smoothing:
     and any rule of when to stop need no correction.
     """
 
-    base: nn.Module
+    model: nn.Module
     sigma: float = 0.25
     selection: int = 100
     n: int = 10_000
     alpha: float = 0.001
     radii: tuple[float, ...] = ()
     norm: Norm = field(default=L2(), init=False)
+    certifies = "the smoothed network"
+    closed = True
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 < self.sigma < inf:
             raise ValueError(f"sigma is {self.sigma} but noise has a standard deviation above 0, e.g. 0.25")
         if not 0 < self.alpha < 1:
@@ -79,7 +87,7 @@ class Smoothing:
     def examine(self, x: Tensor, *, rng: Rng) -> tuple[Certificate, Tensor]:
         """The certificates, and how many noisy copies of each input were classified."""
         _check(x)
-        with frozen(self.base, rng.fork("network")) as view:
+        with _exact(self.model, rng) as view:
             label = self._votes(view, x, self.selection, rng.fork("selection")).argmax(1)
             radius, drawn = self._bound(view, x, label, rng.fork("bound"))
         found = torch.where(radius >= 0, label, -1), radius.clamp_min(0), torch.full_like(radius, inf)
@@ -92,7 +100,7 @@ class Smoothing:
         A label that is returned is that of the smoothed network with probability 1 - alpha.
         """
         _check(x)
-        with frozen(self.base, rng.fork("network")) as view:
+        with _exact(self.model, rng) as view:
             top = self._votes(view, x, self.n, rng.fork("predict")).topk(2, dim=1)
         label, pairs = top.indices[:, 0], top.values.tolist()
         sure = [a + b > 0 and binomtest(a, a + b).pvalue <= self.alpha for a, b in pairs]
@@ -154,6 +162,13 @@ class Smoothing:
         mean = betaln(votes + 0.5, count - votes + 0.5) - betaln(0.5, 0.5)
         likelihood = votes * norm.logcdf(z) + (count - votes) * norm.logsf(z)
         return np.asarray((votes >= norm.cdf(z) * count) & (mean - likelihood >= -log(self.alpha)))
+
+
+@contextmanager
+def _exact(model: nn.Module, rng: Rng) -> Iterator[Model]:
+    """The model itself in eval mode and its own arithmetic, also where attacks compute faster and less exactly."""
+    with arithmetic("float32"), using("module"), frozen(model, rng.fork("network")) as view:
+        yield view
 
 
 def _keyed(rng: Rng, n: int) -> Rng:

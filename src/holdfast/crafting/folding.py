@@ -48,7 +48,7 @@ class Folded:
         dtype: torch.dtype,
     ) -> None:
         self._traced: fx.GraphModule | None = traced  # until it is found faithful
-        self.agreed = False  # with the network, when they were last compared
+        self.agreed = False  # in gradients with the network, when they were last compared; in bfloat16 for the weights
         self.graph, self._pairs, self._copies, self._runs = graph, pairs, copies, joined
         self._normalize, self._dtype = normalize, dtype
         made = {id(target) for *_, target in pairs} | {id(twin) for _, twin in copies}
@@ -90,6 +90,7 @@ class Folded:
         """Prepare that many passes with the present weights of the network."""
         if not self._unchanged(self._sources):
             self._refresh()
+            self.agreed &= self.exact
         for run in self._runs:
             run.pack(passes >= OFTEN)  # by the call alone, so that a resumed run gives the same bits
 

@@ -32,12 +32,18 @@ def micro(number: int) -> AbstractContextManager[None]:
     return within(_size, number)
 
 
-def measured(model: nn.Module, x: Tensor, y: Tensor) -> int:
-    """The micro-batch size with the least time per sample for one gradient; the sizes are timed in turns."""
+def measured(model: nn.Module, x: Tensor, y: Tensor, total: int | None = None) -> int:
+    """The micro-batch size with the least time per sample for one gradient; the sizes are timed in turns.
+
+    There are as many turns as take about one pass over the ``total`` samples that will be attacked (None: many).
+    """
+    turns = _ROUNDS if total is None else max(1, min(_ROUNDS, total // sum(_TRIED)))
     sizes = [number for number in _TRIED if number <= len(x)]
     best = dict.fromkeys(sizes, torch.inf)
     with crafting(model, Rng(0)) as view, torch.inference_mode(False), torch.enable_grad():
-        for _ in range(_ROUNDS if len(sizes) > 1 else 0):
+        for number in sizes[:1]:
+            _seconds(view, x[:number], y[:number])  # a first pass prepares more than later ones
+        for _ in range(turns if len(sizes) > 1 else 0):
             for number in sizes:
                 best[number] = min(best[number], _seconds(view, x[:number], y[:number]) / number)
     known = [number for number in sizes if best[number] < torch.inf] or sizes

@@ -14,7 +14,7 @@ from holdfast.contracts import Model, Outputs
 from holdfast.crafting import folding
 from holdfast.crafting.arithmetic import chosen, within
 from holdfast.crafting.tracing import hooked, input_gradient
-from holdfast.models.classifier import adapt
+from holdfast.models.classifier import Adapted, adapt
 from holdfast.models.mixed import Mixed
 from holdfast.rng import Rng
 
@@ -22,7 +22,8 @@ Mode = Literal["auto", "module"]
 
 _CHECKED = 4  # samples on which the fast form is compared with the model; few, because the model itself is slow
 _EVERY = 64  # forward passes from one comparison to the next within a call
-_SELDOM = 8  # calls per thorough comparison where not every call has one
+_SELDOM = 8  # one of so many calls is chosen for a thorough comparison
+_LARGE = 500  # samples times passes of a call, beside which a thorough comparison costs little
 _WRAPPERS = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
 
 _mode: ContextVar[Mode] = ContextVar("crafting", default="auto")
@@ -99,9 +100,8 @@ def crafting(model: nn.Module, rng: Rng, passes: int = 10) -> Iterator[Model]:
             yield view
         else:
             fast.prepare(passes)
-            # by the call alone: a resumed run repeats it
-            thorough = rng.fork("comparison").seed % _SELDOM == 0 or not (training or fast.exact)
-            yield _Fast(model, view, fast, thorough)
+            chosen = rng.fork("comparison").seed % _SELDOM == 0  # not by counting calls: a resumed run repeats it
+            yield _Fast(model, view, fast, chosen, 0 if training else passes)
 
 
 def _fastest(model: nn.Module) -> folding.Folded | str:
@@ -149,7 +149,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """
     kind = type(model)
     fabric = kind.__module__.startswith(("lightning.", "lightning_fabric.")) and kind.__name__ == "_FabricModule"
-    only_wraps = (kind in _WRAPPERS or fabric) and not hooked(model) and "forward" not in vars(model)
+    adapted = isinstance(model, Adapted) and kind is Adapted and model.layer is None
+    only_wraps = (kind in _WRAPPERS or fabric or adapted) and not hooked(model) and "forward" not in vars(model)
     inside = getattr(model, "module", None) if only_wraps else None
     return unwrapped(inside) if isinstance(inside, nn.Module) else model
 
@@ -157,28 +158,28 @@ def unwrapped(model: nn.Module) -> nn.Module:
 class _Fast:
     """The fast form of a model, compared with the model itself at the first pass and again from time to time.
 
-    A thorough comparison includes gradients. It is made in every call in lower precision on a model in eval mode, and
-    in one of eight other calls: while a model is trained calls are short and many, and a form in full precision that
-    agreed before differs only by its weights. Which calls is decided by their ``rng``, not by what the process did
-    before, so that a resumed run gives the same bits.
+    A thorough comparison includes gradients. It is made when the form is new, in calls that are ``chosen``, and after
+    every 64 passes. In lower precision on a model in eval mode it is also made when the weights are new and in every
+    large call; ``passes`` is their expected number, 0 on a model in train mode. While a model is trained, weights are
+    always new and calls are short and many, and a form in full precision that agreed before differs only by its
+    weights.
     """
 
-    def __init__(self, model: nn.Module, view: Model, fast: folding.Folded, thorough: bool) -> None:
-        self._model, self._view, self._thorough = model, view, thorough
+    def __init__(self, model: nn.Module, view: Model, fast: folding.Folded, chosen: bool, passes: int) -> None:
+        self._model, self._view, self._chosen, self._expected = model, view, chosen, passes
         self._fast: folding.Folded | None = fast
         self._passes = 0
 
     def outputs(self, x: Tensor, layer: str | None = None) -> Outputs:
         if self._fast is None or layer is not None:
             return self._view.outputs(x, layer)
-        due = len(x) > 0 and self._passes % _EVERY == 0
-        self._thorough = self._thorough or self._passes > 0  # a long call can afford it
+        due, thorough = len(x) > 0 and self._passes % _EVERY == 0, self._thorough(x, self._fast)
         self._passes += len(x) > 0
-        settled = self._fast.exact and self._fast.agreed  # it rounds little, so that new weights change nothing
-        if not due or (settled and not self._thorough):
+        # what is exact and agreed rounds little, so that new weights change nothing
+        if not due or (self._fast.exact and not thorough):
             return Outputs(x, *self._fast(x))
-        out = self._compared(x, self._fast)
-        self._fast.agreed = isinstance(out, Outputs)
+        out = self._compared(x, self._fast, thorough)
+        self._fast.agreed = isinstance(out, Outputs) and (thorough or self._fast.agreed)
         if isinstance(out, Outputs):
             _unsound.pop(self._model, None)
             return out
@@ -186,6 +187,14 @@ class _Fast:
         _unsound[self._model] = out
         self._fast = None
         return self._view.outputs(x)
+
+    def _thorough(self, x: Tensor, fast: folding.Folded) -> bool:
+        """True if a comparison at this pass includes gradients."""
+        if self._chosen or self._passes > 0:  # a call of so many passes can afford it
+            return True
+        if fast.exact:
+            return not fast.agreed
+        return self._expected > 0 and not (fast.agreed and self._expected * len(x) < _LARGE)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.outputs(x).logits
@@ -200,7 +209,7 @@ class _Fast:
         """Logits of the model itself."""
         return self._view.outputs(x).logits
 
-    def _compared(self, x: Tensor, fast: folding.Folded) -> Outputs | str:
+    def _compared(self, x: Tensor, fast: folding.Folded, thorough: bool) -> Outputs | str:
         """The outputs of the fast form, or in what it differs from the model."""
         few, seen = x[:_CHECKED], []
 
@@ -212,7 +221,7 @@ class _Fast:
             out = Outputs(x, *fast(x))
             faithful = fast.faithful(logits, few)
             along = True
-            if self._thorough or (fast.exact and not fast.agreed):
+            if thorough:
                 along = folding.same_direction(input_gradient(lambda x: fast(x)[1], few), input_gradient(logits, few))
             else:
                 with torch.no_grad():

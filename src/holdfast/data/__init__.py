@@ -37,15 +37,22 @@ def about(name: str) -> str:
 
 
 def load(
-    name: str, folder: str | Path | None = None, *, valid: float | int = 0.1, seed: int = 0, verify: bool = True
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    valid: float | int = 0.1,
+    seed: int = 0,
+    verify: bool = True,
+    size: tuple[int, int] | None = None,
 ) -> DataSet:
     """Load a data set by name, from files in ``folder`` or in the folder named by HOLDFAST_DATA.
 
     Load your own data with ``npz:PATH``, ``image-folder:PATH``, ``libsvm:PATH`` or ``hub:NAME@REVISION``. ``valid`` is
-    the fraction or number of training samples held out for validation, selected by ``seed``.
+    the fraction or number of training samples held out for validation, selected by ``seed``. ``size`` = (resize, crop)
+    accepts images of any size: the shorter side is resized and the center is cropped.
     """
     module, place = _find(name, folder)
-    found: DataSet = module.load(place, valid=valid, seed=seed, verify=verify)
+    found: DataSet = module.load(place, valid=valid, seed=seed, verify=verify, **_scaled(name, module, size))
     return found
 
 
@@ -62,14 +69,19 @@ def load_test(
     y_test. ``size`` = (resize, crop) accepts images of any size: the shorter side is resized and the center is cropped.
     """
     module, place = _find(name, folder)
-    scaled = {} if size is None else {"size": size}
-    if size is not None and module is not _sets()["image-folder"]:
-        raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
+    scaled = _scaled(name, module, size)
     if hasattr(module, "load_test"):
         found: EvaluationSet = module.load_test(place, samples=samples, **scaled)
         return found
     whole: DataSet = module.load(place, valid=0.1, seed=0, verify=True)
     return EvaluationSet(whole.name, whole.test.spread(samples), whole.classes)
+
+
+def _scaled(name: str, module: ModuleType, size: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
+    """The option that scales images, refused for a data set that has none."""
+    if size is not None and module is not _sets()["image-folder"]:
+        raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
+    return {} if size is None else {"size": size}
 
 
 def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:

@@ -73,6 +73,14 @@ def evaluation_set(data: Any, y: Any = None, part: str = "given") -> EvaluationS
     return EvaluationSet("own", checked(x, labels, classes=known, part=part, bounded=False), names)
 
 
+def in_order(data: Any) -> Any:
+    """A loader of all its samples in their order, for one that shuffles them; other data as they are."""
+    shuffles = isinstance(data, DataLoader) and isinstance(data.sampler, RandomSampler)
+    if not shuffles or data.sampler.replacement or data.sampler.num_samples != len(data.dataset):
+        return data
+    return DataLoader(data.dataset, batch_size=data.batch_size, collate_fn=data.collate_fn)
+
+
 def _labels(y: Any) -> Tensor:
     labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
     if labels.dtype.kind not in "biuf":

@@ -83,12 +83,12 @@ class Staged(Attacked):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """Those of an attack, and the measurement among whose samples some are drawn."""
+        """The measurements that an attack comes after, and the one among whose samples some are drawn."""
         return super().after if self.drawn_from is None else (*super().after, self.drawn_from)
 
     @property
     def settings(self) -> Any:
-        """Those of an attack, and how the stage selects samples."""
+        """The settings of an attack, and how the stage selects samples."""
         stage = self.stage
         return [*super().settings, stage.name, self.number, stage.share, stage.least, stage.while_found, self.draw]
 

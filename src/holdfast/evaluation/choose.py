@@ -39,10 +39,13 @@ def crafting_with(name: Arithmetic, mode: Mode, device: torch.device, folder: Pa
         yield
 
 
-def stored_micro(model: nn.Module, digest: str, x: Tensor, y: Tensor, folder: Path) -> int:
-    """The micro-batch size at which attacks on this model are fastest, measured once and stored in the folder."""
+def stored_micro(model: nn.Module, digest: str, x: Tensor, y: Tensor, total: int, folder: Path) -> int:
+    """The micro-batch size at which attacks on this model are fastest, measured once and stored in the folder.
+
+    It is measured on the samples ``x``, the first of ``total``.
+    """
     depends_on = [digest, str(x.device), str(chosen(x.device)), torch.get_num_threads()]
-    return int(_choice(folder, "micro", depends_on, lambda: measured(model, x, y)))
+    return int(_choice(folder, "micro", depends_on, lambda: measured(model, x, y, total)))
 
 
 def _choice(folder: Path, name: str, depends_on: list[Any], choose: Callable[[], Any]) -> Any:

@@ -24,6 +24,7 @@ from holdfast.records.parts import Part, made
 from holdfast.records.provenance import code_version, distinct
 from holdfast.records.records import Records
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 Tick = Callable[[int, int, str], None]
 """Called with (parts done, total parts, name of the measurement) after every part."""
@@ -41,6 +42,7 @@ class Budget:
     passes: float = inf
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not (self.seconds > 0 and self.passes > 0):
             raise ValueError(f"the budget is {self.seconds} seconds and {self.passes} passes; both must be above 0")
 
@@ -69,8 +71,8 @@ def evaluate(
 ) -> Records:
     """Measure a subject and save its records; parts that an earlier call finished are read, not computed again."""
     shards = {size: _shards(samples, settings, size) for size in {None, *(one.shard for one in measurements)}}
-    result = Result(facts={**subject.facts})
-    with _crafting(subject, shards[None][0], settings, result):
+    result = Result(facts={**subject.facts, "samples": digest_of(samples.x, samples.y, samples.index)})
+    with _crafting(subject, shards[None], settings, result):
         parts = _parts(subject, shards, measurements, settings, tick)
     for measurement in measurements:
         if measurement.name in parts:
@@ -92,14 +94,15 @@ def _shards(samples: Split, settings: Settings, size: int | None) -> list[Shard]
 
 
 @contextmanager
-def _crafting(subject: Subject, first: Shard, settings: Settings, result: Result) -> Iterator[None]:
+def _crafting(subject: Subject, shards: Sequence[Shard], settings: Settings, result: Result) -> Iterator[None]:
     """Context in which attacks compute as the settings say; automatic choices are added to the facts."""
     if subject.model is None:
         yield
         return
-    with crafting_with(settings.arithmetic, settings.crafting, settings.device, subject.folder):
-        batch = first.batch()
-        size = stored_micro(subject.model, subject.digest, batch.x, batch.y, subject.folder)
+    folder = subject.cache.folder.parent  # one choice for all that is measured of a network
+    with crafting_with(settings.arithmetic, settings.crafting, settings.device, folder):
+        batch, total = shards[0].batch(), sum(len(shard.samples) for shard in shards)
+        size = stored_micro(subject.model, subject.digest, batch.x, batch.y, total, folder)
         result.facts |= {"crafting": described(subject.model), "micro": size}
         with micro(size):
             yield

@@ -13,9 +13,9 @@ from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks._checks import check
 from holdfast.contracts import Cost, Predictor, Rows, Watch
 from holdfast.crafting.view import frozen
-from holdfast.evaluation.imported import Own
 from holdfast.geometry import Threat
 from holdfast.models.classifier import forward_hooks
+from holdfast.models.own import Own, raised
 from holdfast.rng import Rng
 
 Craft = Callable[[Any, Tensor, Tensor], Any]
@@ -34,7 +34,7 @@ class Foreign(StandaloneAttack):
 
     threat: Threat
     function: Craft
-    black_box = True  # what it needs of the model is its own business
+    black_box = True  # how the function uses the model is not known
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor | Rows, *, rng: Rng, watch: Watch | None = None
@@ -48,7 +48,7 @@ class Foreign(StandaloneAttack):
             for part in torch.split(x, _GIVEN) if len(x) else ():
                 which = slice(start, start + len(part))
                 with _counted(given) as passes:
-                    x_adv = self.function(given, part.clone(), rows.y[which])
+                    x_adv = _crafted(self.function, given, part.clone(), rows.y[which])
                 found.append(_tensor(self.function, x_adv, part))
                 if watch is not None:
                     watch(Rows(rows.y[which], rows.index[which]), found[-1], part.new_zeros(len(part)), Cost(*passes))
@@ -97,6 +97,20 @@ def _counted(model: Predictor) -> Iterator[list[int]]:
 
     with forward_hooks([model] if isinstance(model, nn.Module) else [], forward):
         yield passes
+
+
+def _crafted(function: Craft, model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    """What a function returns; its errors are reported as such."""
+    try:
+        return function(model, x, y)
+    except TypeError as error:
+        reason = raised(f"the attack {name_of(function)}", error)
+        raise ValueError(
+            f"{reason}; it is called as attack(model, x, y): for one that holds its model, as torchattacks' do, write "
+            "lambda model, x, y: attack(x, y)"
+        ) from error
+    except Exception as error:
+        raise RuntimeError(raised(f"the attack {name_of(function)}", error)) from error
 
 
 def _tensor(function: Craft, x_adv: Any, x: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def _each_draw(model: Predictor, x: Tensor, rng: Rng, draws: int) -> list[Tensor
 
 @torch.no_grad()
 def _answers(model: Predictor, x: Tensor, rng: Rng) -> Tensor:
-    with _float32(), _answering(model, rng) as ask:
+    with float32(), _answering(model, rng) as ask:
         return torch.cat([ask(part) for part in torch.split(x, CHUNK)])
 
 
@@ -90,7 +90,7 @@ def _margin(out: Tensor, y: Tensor) -> Tensor:
 
 
 @contextmanager
-def _float32() -> Iterator[None]:
+def float32() -> Iterator[None]:
     """Compute in full float32 whatever the caller's settings: no autocast, no reduced-precision products."""
     before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     convolutions = cudnn.allow_tf32  # on by default; the matmul precision does not control it

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.contracts import Attack, Batch, Certifier, Meter, Predictor, Rows
+from holdfast.contracts import Attack, Batch, Meter, Predictor, Rows
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
@@ -81,7 +81,7 @@ class Measurement(Protocol):
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None: ...
 
 
-class _OfItsShard:
+class OfItsShard:
     """A measurement that reads no parts, or only the clean prediction of its shard."""
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
@@ -90,7 +90,7 @@ class _OfItsShard:
 
 
 @dataclass(frozen=True)
-class Clean(_OfItsShard):
+class Clean(OfItsShard):
     """The prediction for every clean sample; that of a randomized network also in ten further draws."""
 
     name = CLEAN
@@ -239,42 +239,6 @@ class Attacked:
             yield "shown", samples.index[shown].numpy()
             yield "clean", samples.batch(shown).x.numpy()
             yield array_name(self.attack.threat.norm.name, self.name), part["images"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certified(_OfItsShard):
-    """The certified radius of every sample and the norm of the shortest verified adversarial perturbation.
-
-    The certifier is bound to its subject; ``recipe`` holds its settings. Where it abstains or certifies another label
-    than the subject predicts, the radius is 0 and no adversarial perturbation is known.
-    """
-
-    name: str
-    certifier: Certifier
-    recipe: Mapping[str, Any]
-    shard: int | None = None
-    after = ()
-    code = ("losses", "models", "crafting", "data", "certify", "evaluation")
-    arrays = frozenset({"label", "radius", "upper"})
-
-    @property
-    def settings(self) -> Any:
-        """The name and settings of the certifier."""
-        return [self.name, self.recipe]
-
-    def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
-        """Certify a shard."""
-        batch = shard.batch(subject.dtype)
-        certificate = self.certifier(batch.x, rng=shard.rng.fork("certify").at(batch.index))
-        return {name: getattr(certificate, name).cpu().numpy() for name in self.arrays}
-
-    def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns radius and upper, and the cost of certifying."""
-        norm, same = self.certifier.norm.name, joined(parts, "label") == result.columns["label"]
-        for kind, otherwise in (("radius", 0.0), ("upper", np.inf)):
-            result.columns[column_name(kind, norm, self.name)] = np.where(same, joined(parts, kind), otherwise)
-        facts = {"norm": norm, "seconds": sum(map(seconds, parts)), "settings": dict(self.recipe)}
-        result.facts.setdefault("certificates", {})[self.name] = facts
 
 
 def _target(subject: Subject, measurement: Attacked, rng: Rng) -> Predictor:

@@ -8,8 +8,9 @@ from holdfast.attacks.triage import Triage
 from holdfast.contracts import Attack
 from holdfast.evaluation.cascade import measurements_of
 from holdfast.evaluation.measurements import Attacked, Clean, Measurement
+from holdfast.recipes.attack import curve_name
 from holdfast.recipes.build import json_table
-from holdfast.recipes.schema import EvaluateConfig, curve_name
+from holdfast.recipes.schema import EvaluateConfig
 
 Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 """Attacks by name, each with the settings that are stored in records."""

@@ -11,7 +11,7 @@ from holdfast.losses.classification import logit_difference
 
 @dataclass(frozen=True, eq=False)
 class Evasion:
-    """Be misclassified first, and then look natural to a detector, as Bryniarski et al. (2021) take turns.
+    """Misclassification first, then a high score of a detector, which Bryniarski et al. (2021) alternate too.
 
     ``score`` maps features (b, d) to the confidence of the detector, larger for natural samples. Where a sample is
     still classified correctly the loss is the logit difference, elsewhere the score. Use it with ``keep="worst"``,

@@ -1,13 +1,16 @@
 """What training methods share: crafting for a batch, the passes of a wrapped method, and checks of settings."""
 
-from dataclasses import fields
-from math import inf
-from typing import Any, Literal, get_args, get_origin
+from contextlib import ExitStack
+from math import inf, isfinite
+from typing import Any
 
 from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Outputs, Rows, Start, Terms, Watch
+from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
+from holdfast.crafting.microbatch import micro
+from holdfast.models.batch_statistics import train_mode_statistics
 from holdfast.rng import Rng
 
 
@@ -18,9 +21,25 @@ def warmed(attack: Attack, progress: float, warmup: float) -> Attack:
     return attack.at(attack.threat.eps * progress / warmup)
 
 
-def craft(attack: Attack, model: nn.Module, batch: Batch, rng: Rng, watch: Watch | None = None) -> Tensor:
-    """Adversarial versions of the batch."""
-    return attack(model, batch.x, Rows(batch.y, batch.index), rng=rng.fork("craft"), watch=watch)
+def craft(
+    attack: Attack,
+    model: nn.Module,
+    batch: Batch,
+    rng: Rng,
+    watch: Watch | None = None,
+    *,
+    batch_statistics: bool = False,
+) -> Tensor:
+    """Adversarial versions of the batch.
+
+    With ``batch_statistics`` batch norm runs as in train mode: each pass of the attack normalizes by the statistics of
+    the whole batch as it is then, and updates the running statistics. The attack calls the model itself.
+    """
+    with ExitStack() as stack:
+        if batch_statistics:
+            for context in (using("module"), micro(len(batch)), train_mode_statistics(model)):
+                stack.enter_context(context)
+        return attack(model, batch.x, Rows(batch.y, batch.index), rng=rng.fork("craft"), watch=watch)
 
 
 def climbing(attack: Attack, loss: Loss, start: Start) -> Attack:
@@ -79,12 +98,30 @@ def check_weight(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value} but the weight of a term is a finite number of zero or more")
 
 
-def check_choices(method: Any) -> None:
-    """Refuse a value outside the Literal type of its dataclass field."""
-    for field in fields(method):
-        value, known = getattr(method, field.name), get_args(field.type)
-        if get_origin(field.type) is Literal and value not in known:
-            raise ValueError(f"{field.name} is {value!r} but it must be one of {', '.join(known)}")
+def check_smoothing(value: float) -> None:
+    """Refuse label smoothing that is not a share of the probability."""
+    if not 0 <= value < 1:
+        raise ValueError(
+            f"smoothing is {value} but it is the share of probability that the label gives away, in [0, 1)"
+        )
+
+
+def check_margin(name: str, value: float) -> None:
+    """Refuse a margin that is not finite."""
+    if not isfinite(value):
+        raise ValueError(f"{name} is {value} but a margin is a finite number")
+
+
+def check_arguments(model: Any, batch: Any, progress: Any, rng: Any) -> None:
+    """Refuse arguments of a method that are of another type, and a share of training outside [0, 1]."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model is a {type(model).__name__} but a method trains a torch.nn.Module")
+    if not isinstance(batch, Batch):
+        raise ValueError(f"the batch is a {type(batch).__name__} but must be a Batch; holdfast.batches gives them")
+    if not isinstance(progress, int | float) or not 0 <= progress <= 1:
+        raise ValueError(f"progress is {progress!r} but it is the share of training that is done, in [0, 1]")
+    if not hasattr(rng, "fork"):
+        raise ValueError(f"rng is {rng!r} but must be an Rng; write rng=Rng(0).fork(step)")
 
 
 def check_pool(pool: int) -> None:

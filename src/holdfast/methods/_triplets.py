@@ -16,7 +16,10 @@ Negative = Literal["nearest", "random"]
 def positives(batch: Batch) -> Tensor:
     """One sample of the same class for each sample of the batch."""
     if batch.positive is None:
-        raise ValueError("this batch has no positives; build it as the method's `needs` asks")
+        raise ValueError(
+            "this batch has no positives; give Batch(x, y, index, positive=..., pool=...), with another sample of the "
+            "same class for each sample, or take the batches of holdfast.batches"
+        )
     return batch.positive
 
 
@@ -36,7 +39,10 @@ def negatives(
     """
     pool = batch.pool
     if pool is None:
-        raise ValueError("this batch has no pool; build it as the method's `needs` asks")
+        raise ValueError(
+            "this batch has no pool; give Batch(x, y, index, positive=..., pool=...), where pool is a Batch of samples "
+            "among which negatives are searched, or take the batches of holdfast.batches"
+        )
     if search == "random":
         chance = rng.uniform(anchors.new_empty(len(batch), len(pool)))
         return pool.x[random_negative(chance, batch.y, pool.y)]

@@ -7,10 +7,19 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
-from holdfast.methods._craft import check_crafting, check_weight, craft, passes, warmed
+from holdfast.methods._craft import (
+    check_arguments,
+    check_crafting,
+    check_smoothing,
+    check_weight,
+    craft,
+    passes,
+    warmed,
+)
 from holdfast.methods._cross_entropy import hypersphere_of, mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +29,27 @@ class ALP:
     (Kannan et al. 2018.) As in the authors' code, clean and adversarial samples form one batch: they share batch
     statistics and the mean of the cross entropy, and the squared difference is a mean over classes. The authors craft
     toward the least likely class; here, as in the baseline of the TLA paper, any attack can be given, and attacks are
-    untargeted by default.
+    untargeted by default. ``batch_statistics``: batch norm runs as in train mode while crafting (see AT).
     """
 
     attack: Attack
     weight: float = 0.5
     warmup: float = 0.0
     smoothing: float = 0.0
+    batch_statistics: bool = False
     needs = Needs()
 
     def __post_init__(self) -> None:
+        check_types(self)
+        check_smoothing(self.smoothing)
         check_crafting(self.attack, self.warmup)
         check_weight("weight", self.weight)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        check_arguments(model, batch, progress, rng)
         meter = Meter()
-        x_adv = craft(warmed(self.attack, progress, self.warmup), model, batch, rng, meter)
+        attack = warmed(self.attack, progress, self.warmup)
+        x_adv = craft(attack, model, batch, rng, meter, batch_statistics=self.batch_statistics)
         both = adapt(model).outputs(torch.cat([batch.x, x_adv]))
         rows = Rows(torch.cat([batch.y, batch.y]), torch.cat([batch.index, batch.index]))
         entropy = mean_cross_entropy(model, both, rows, self.smoothing)

@@ -8,11 +8,20 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Rows, Terms
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
-from holdfast.methods._craft import check_choices, check_crafting, check_weight, climb, climbing, warmed
+from holdfast.methods._craft import (
+    check_arguments,
+    check_crafting,
+    check_smoothing,
+    check_weight,
+    climb,
+    climbing,
+    warmed,
+)
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
 from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +50,11 @@ class LLR:
     needs = Needs()
 
     def __post_init__(self) -> None:
+        check_types(self)
+        check_smoothing(self.smoothing)
         check_crafting(self.attack, self.warmup)
         check_weight("lambda1", self.lambda1)
         check_weight("mu", self.mu)
-        check_choices(self)
         climbing(self.attack, self._gap, "random")
 
     @property
@@ -52,6 +62,7 @@ class LLR:
         return partial(linearity_gap, smoothing=self.smoothing)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        check_arguments(model, batch, progress, rng)
         attack = climbing(warmed(self.attack, progress, self.warmup), self._gap, "random")
         meter = Meter()
         with record_batch_statistics(model) as recorded:

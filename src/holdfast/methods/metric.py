@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 from typing import cast
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.members import unknown
-from holdfast.methods._craft import check_weight, training_passes
+from holdfast.methods._craft import check_arguments, check_weight, training_passes
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 Settings = Mapping[str, bool | int | float | str]
 
@@ -52,19 +53,21 @@ class Metric(nn.Module):
         weight: float = 0.5,
     ) -> None:
         super().__init__()
-        check_weight("weight", weight)
         self.method, self.weight = method, weight
         self.loss, self.settings = loss, settings
         self.miner, self.miner_settings = miner, miner_settings
+        check_types(self)
+        check_weight("weight", weight)
         self.term = _build("losses", loss, settings or {})
         self.mine = None if miner is None else _build("miners", miner, miner_settings or {})
 
     @property
     def needs(self) -> Needs:
-        """What the wrapped method needs."""
-        return self.method.needs
+        """What the wrapped method needs, and features."""
+        return replace(self.method.needs, features=True)
 
     def forward(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        check_arguments(model, batch, progress, rng)
         terms = self.method(model, batch, progress=progress, rng=rng)
         passes = training_passes(terms)
         features = torch.cat([out.features for out in passes])

@@ -8,11 +8,22 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Terms
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
-from holdfast.methods._craft import check_choices, check_crafting, check_pool, check_weight, craft, passes, warmed
+from holdfast.methods._craft import (
+    check_arguments,
+    check_crafting,
+    check_margin,
+    check_pool,
+    check_smoothing,
+    check_weight,
+    craft,
+    passes,
+    warmed,
+)
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.methods._triplets import Negative, negatives, positives, search_cost
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +47,7 @@ class TLA:
       square of the features, weighted by lambda1·lambda2 (code).
     - ``signed_search``: search negatives by the cosine (code) instead of its absolute value (paper).
     - ``layer``: the module whose output is the representation, ``"logits"``, or None for the penultimate layer.
+    - ``batch_statistics``: batch norm runs as in train mode while crafting (the code's AT, but not its TLA; see AT).
 
     As in the code, anchor, positive and negative take separate passes with separate batch statistics, features for the
     search are computed in eval mode, and two triplets with one anchor share its negative.
@@ -57,13 +69,17 @@ class TLA:
     layer: str | None = None
     warmup: float = 0.0
     smoothing: float = 0.0
+    batch_statistics: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
+        check_smoothing(self.smoothing)
         check_crafting(self.attack, self.warmup)
         for weight in ("lambda1", "lambda2", "matching"):
             check_weight(weight, getattr(self, weight))
         check_pool(self.pool)
-        check_choices(self)
+        check_margin("margin", self.margin)
+        check_margin("copy_margin", self.copy_margin or 0.0)
         if self.positive == "class" and (self.matching or self.copy_margin is not None):
             raise ValueError(
                 'matching and copy_margin are about the clean copy, so they need positive="copy" or "both"'
@@ -71,15 +87,16 @@ class TLA:
 
     @property
     def needs(self) -> Needs:
-        """A pool, and one positive per sample unless the clean copy is the only positive."""
-        return Needs(positive=self.positive != "copy", pool=self.pool)
+        """A pool, one positive per sample unless the clean copy is the only positive, and features at ``layer``."""
+        return Needs(positive=self.positive != "copy", pool=self.pool, features=self.layer is None)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        check_arguments(model, batch, progress, rng)
         attack = warmed(self.attack, progress, self.warmup)
         batch = self._noisy(attack, batch, rng)
         clean = self._clean(attack, batch, rng)
         meter = Meter()
-        x_adv = craft(attack, model, batch, rng, meter)
+        x_adv = craft(attack, model, batch, rng, meter, batch_statistics=self.batch_statistics)
         adversarial = adapt(model).outputs(x_adv, self.layer)
         entropy = mean_cross_entropy(model, adversarial, batch.rows(), self.smoothing)
         total, parts = entropy, {"cross_entropy": entropy}

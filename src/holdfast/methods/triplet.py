@@ -6,10 +6,11 @@ from torch import nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.losses.metric import feature_norm, triplet
-from holdfast.methods._craft import check_pool, check_weight, passes, training_passes
+from holdfast.methods._craft import check_arguments, check_margin, check_pool, check_weight, passes, training_passes
 from holdfast.methods._triplets import negatives, positives, search_cost
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +30,19 @@ class Triplet:
     pool: int = 50
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_weight("lambda1", self.lambda1)
         check_weight("lambda2", self.lambda2)
         check_pool(self.pool)
+        check_margin("margin", self.margin)
 
     @property
     def needs(self) -> Needs:
         """One positive per sample, and a pool large enough for this term and for the wrapped method."""
-        return Needs(positive=True, pool=max(self.pool, self.method.needs.pool))
+        return Needs(positive=True, pool=max(self.pool, self.method.needs.pool), features=True)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        check_arguments(model, batch, progress, rng)
         terms = self.method(model, batch, progress=progress, rng=rng)
         anchor = training_passes(terms)[-1]
         positive = adapt(model).outputs(positives(batch))

@@ -1,10 +1,11 @@
-"""Batch normalization by the statistics of another batch: recorded in one forward pass, reused in others."""
+"""Which statistics batch norm normalizes by: those of another batch, recorded and reused, or those of every batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from holdfast.models.batch_norm import RunningStatistics, Statistics, normalize_batch, normalize_with
@@ -59,6 +60,22 @@ def reuse_batch_statistics(recorded: list[RecordedStatistics]) -> Iterator[None]
     finally:
         for norm, running_mean, running_var in saved:
             norm.running_mean, norm.running_var = running_mean, running_var
+
+
+@contextmanager
+def train_mode_statistics(model: nn.Module) -> Iterator[None]:
+    """Normalize as in train mode, also in eval mode: by the statistics of each batch, updating the running ones."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    with _replaced_forwards({norm: _forward_by_batch(norm) for norm in norms}):
+        yield
+
+
+def _forward_by_batch(norm: _BatchNorm) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        mean, variance, momentum = _updated_running(norm) if norm.track_running_stats else (None, None, 0.0)
+        return batch_norm(x, mean, variance, norm.weight, norm.bias, True, momentum, norm.eps)
+
+    return forward
 
 
 def _forward_with(recorded: RecordedStatistics) -> Callable[[Tensor], Tensor]:

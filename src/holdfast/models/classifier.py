@@ -1,15 +1,17 @@
 """Classifiers composed of normalization, encoder and head; ``adapt`` gives any module the same interface."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Model, Outputs
+from holdfast.models.own import Own, bare
 
 LOGITS = "logits"
+FEATURES = "features"
 
 
 class Normalize(nn.Module):
@@ -49,6 +51,8 @@ class Classifier(nn.Module):
 
     def __init__(self, encoder: nn.Module, head: nn.Module, normalize: nn.Module | None = None) -> None:
         super().__init__()
+        for name, part in (("encoder", encoder), ("head", head), ("normalize", normalize or nn.Identity())):
+            _check_part(part, f"the {name}")
         self.normalize = nn.Identity() if normalize is None else normalize
         self.encoder = encoder
         self.head = head
@@ -121,14 +125,45 @@ def adapt(module: nn.Module, layer: str | None = None) -> Model:
     (``"logits"`` for the logits themselves). If no Linear layer runs, the logits are the features. Modules that
     already have this interface are returned unchanged.
     """
+    _check_part(module, "the model")
     named = "outputs" in dict(module.named_children())  # a submodule may have that name
     inherited = getattr(type(module), "outputs", None) is Classifier.outputs  # does not call an overridden forward
     known = layer is None and not named and (as_written(module) or not inherited)
     return module if known and isinstance(module, Model) else Adapted(module, layer)
 
 
+def _check_part(given: object, what: str) -> None:
+    """Refuse anything but a module."""
+    if not isinstance(given, nn.Module):
+        raise ValueError(f"{what} is a {type(given).__name__} but must be a torch.nn.Module")
+
+
+def as_own(network: nn.Module, normalize: nn.Module | None = None) -> nn.Module:
+    """A user's network with its normalization, as it is attacked and trained."""
+    known = normalize is None and (isinstance(network, Own) or cast(nn.Module, adapt(network)) is network)
+    return network if known else Own(network, normalize)
+
+
+def layer_features(model: Model, x: Tensor, layers: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+    """The features of several layers, and the logits, of one forward pass.
+
+    A layer is the name of a module, ``"features"`` for the features of the model (see :func:`adapt`), or ``"logits"``.
+    """
+    root = model.module if isinstance(model, Adapted) else cast(nn.Module, model)
+    with ExitStack() as stack:
+        captured = {
+            layer: stack.enter_context(_capture_output(_module(root, layer)))
+            for layer in layers
+            if layer not in (FEATURES, LOGITS)
+        }
+        out = model.outputs(x)
+    whole = {FEATURES: out.features, LOGITS: out.logits}
+    found = {layer: _features(captured[layer], layer) if layer in captured else whole[layer] for layer in layers}
+    return found, out.logits
+
+
 def _module(module: nn.Module, layer: str) -> nn.Module:
-    known = dict(module.named_modules())
+    known = dict(bare(module).named_modules())
     if layer not in known:
         raise ValueError(f"the model has no layer {layer!r}; it has {', '.join(name for name in known if name)}")
     found: nn.Module = known[layer]

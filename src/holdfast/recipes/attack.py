@@ -46,9 +46,14 @@ class TransferConfig:
         )
 
 
+def curve_name(attack: str, eps: float) -> str:
+    """The name of an attack that measures a point of the curve at another eps than its own."""
+    return f"{attack}@{eps:g}"
+
+
 def entry_table(name: str, value: Any) -> dict[str, Any]:
-    """The table of an entry of [attacks] or [certificates]; without a ``name`` the entry's key is the name."""
-    return {"name": name, **value} if isinstance(value, Mapping) else {"name": value}
+    """The table of an entry of [methods], [attacks] or [certificates]; ``name`` is by default its key in lower case."""
+    return {"name": name.lower(), **value} if isinstance(value, Mapping) else {"name": value}
 
 
 def read_attack(name: str, table: Table, threat: Threat) -> Attack | TransferConfig:

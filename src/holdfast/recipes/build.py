@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, cast
 
 import torch
@@ -108,6 +108,7 @@ def _divided(value: Any) -> Any:
 
 def build_threat(value: Any, where: str) -> Threat:
     """A threat from ``"linf:8/255"``, with the box as in ``"linf:8/255:0:1"``, or from a table with norm and eps."""
+    written = isinstance(value, str)
     if isinstance(value, str):
         parts = value.split(":")
         if len(parts) not in (2, 4):
@@ -116,7 +117,23 @@ def build_threat(value: Any, where: str) -> Threat:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} must be a table or a text such as 'linf:8/255' but is {value!r}")
     norm, numbers = build_norm(value.get("norm", ""), where), {k: v for k, v in value.items() if k != "norm"}
-    return cast(Threat, build(Threat, numbers, where, {"norm": norm}))
+    threat = cast(Threat, build(Threat, numbers, where, {"norm": norm}))
+    if written:  # tables also come from stored results, which must stay readable
+        _check_size(threat, where)
+    return threat
+
+
+def _check_size(threat: Threat, where: str) -> None:
+    """Refuse an eps that was probably meant in gray levels, and fractions of pixels."""
+    eps, width = threat.eps, threat.high - threat.low
+    if threat.norm.name == "linf" and width < eps < inf:
+        meant = f"; write linf:{eps:g}/255 for {eps:g} gray levels" if width == 1 else ""
+        raise ValueError(
+            f"{where}: eps is {eps:g} but inputs lie in [{threat.low:g}, {threat.high:g}], so attacks could change "
+            f"them at will{meant}"
+        )
+    if threat.norm.name == "l0" and eps < inf and eps != int(eps):
+        raise ValueError(f"{where}: eps is {eps:g} but l0 counts pixels; give a whole number")
 
 
 def build_norm(value: Any, where: str) -> Norm:

@@ -14,7 +14,7 @@ from holdfast import members
 from holdfast.contracts import Certifier
 from holdfast.members import unknown
 from holdfast.recipes.attack import entry_table
-from holdfast.recipes.build import build, member, scalar, section, table_of
+from holdfast.recipes.build import Table, build, member, scalar, section, table_of
 
 _SET_BY_RUN = ("random_state", "progress", "device")  # parameters of learners that recipes cannot set
 
@@ -25,13 +25,15 @@ class CertifyConfig:
 
     The rest is for nearest neighbors: each number of neighbors in ``k``; ``near`` limits the points of the predicted
     class that the bound for several votes considers (None: all), and ``box`` bounds adversarial examples (None:
-    unbounded). Each stored part holds ``shard`` samples.
+    unbounded). ``fit`` training samples, evenly spaced, are those that metrics are fitted on (None: all); neighbors are
+    searched among all of them. Each stored part holds ``shard`` samples.
     """
 
     samples: int | None = 1000
     k: tuple[int, ...] = (1,)
     radii: tuple[float, ...]
     near: int | None = None
+    fit: int | None = None
     box: tuple[float, float] | None = None
     shard: int = 100
 
@@ -42,6 +44,8 @@ class CertifyConfig:
             raise ValueError(f"k is {list(self.k)} but must be different odd numbers, so that a majority is one")
         if self.samples is not None and self.samples < 1:
             raise ValueError(f"samples is {self.samples} but at least 1 is needed")
+        if self.fit is not None and self.fit < 2:
+            raise ValueError(f"fit is {self.fit} but a metric is fitted on at least 2 samples; leave it out for all")
         if self.shard < 1:
             raise ValueError(f"shard is {self.shard} but a part holds at least 1 sample")
 
@@ -99,16 +103,22 @@ def learners() -> Mapping[str, type]:
     return {name: cls for name, classes in files.items() for cls in classes if hasattr(cls, "transform")}
 
 
+def shared_samples(recipe: Table) -> Table:
+    """A recipe whose networks are certified on the samples they are attacked on, where it says how many only once."""
+    tables = {key: recipe.get(key) or {} for key in ("evaluate", "certify")}
+    if recipe.get("certificates") is None or not all(isinstance(table, Mapping) for table in tables.values()):
+        return recipe
+    given = [table["samples"] for table in tables.values() if "samples" in table]
+    return {**recipe, **{key: {"samples": (given or [None])[0], **table} for key, table in tables.items()}}
+
+
 def read_certifier(name: str, value: Any) -> Certifier:
     """A certifier of networks from its table, or from its name; :func:`bind` gives it its network."""
     where = f"certificates.{name}"
-    table = entry_table(name.lower(), value)
+    table = entry_table(name, value)
     cls = member("certifier", table.pop("name"), where)
     if "model" not in [f.name for f in fields(cls)]:
-        raise ValueError(
-            f"{where}: {cls.__name__} does not certify the networks that attacks attack; use "
-            "[metrics] for nearest neighbors, and holdfast.certify.smoothing from Python for smoothed networks"
-        )
+        raise ValueError(f"{where}: {cls.__name__} does not certify networks; use [metrics] for nearest neighbors")
     return cast(Certifier, build(cls, table, where, {"model": nn.Identity()}))
 
 

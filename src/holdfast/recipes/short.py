@@ -21,6 +21,9 @@ OTHER_NORMS = ("noise", "fgsm", "pgd:steps=40,restarts=5", "pgd:steps=40,restart
 _SEPARATOR = re.compile(r",(?![^\[{]*[\]}])")  # a comma outside of lists and tables
 
 
+EPOCHS, CRAFT = 10, "pgd:steps=10"
+"""What trains a user's network if nothing else is asked for: the number of epochs, and the attack in training."""
+
 LABELS = {"linf": ("noise", "rays", "hopskipjump"), "l2": ("noise", "hopskipjump")}
 """The default attacks on a model that gives only labels, by norm."""
 
@@ -36,14 +39,10 @@ def default_attacks(threat: Threat, access: Access = "gradients") -> Sequence[st
     return ATTACKS if threat.norm.name in TRIAGE_NORMS else OTHER_NORMS
 
 
-def attack_table(text: str, where: str) -> dict[str, Any]:
-    """The recipe table of an attack written as name:key=value,key=value."""
+def settings_table(text: str, where: str) -> dict[str, Any]:
+    """The recipe table of an attack or a method written as name:key=value,key=value."""
     name, _, rest = text.partition(":")
     table: dict[str, Any] = {"name": name.strip()}
-    if table["name"] == "transfer":
-        raise ValueError(
-            f"{where} crafts on another model, which has no short form; leave it out or name it in a recipe"
-        )
     for part in _SEPARATOR.split(rest) if rest.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value) or key in table:
@@ -51,6 +50,16 @@ def attack_table(text: str, where: str) -> dict[str, Any]:
                 f"{where} has {part.strip()!r} where a new key=value is needed, e.g. pgd:steps=40,step=1/255"
             )
         table[key] = source.value(value)
+    return table
+
+
+def attack_table(text: str, where: str) -> dict[str, Any]:
+    """The recipe table of an attack written as name:key=value,key=value."""
+    table = settings_table(text, where)
+    if table["name"] == "transfer":
+        raise ValueError(
+            f"{where} crafts on another model, which has no short form; leave it out or name it in a recipe"
+        )
     return completed(table, where)
 
 

@@ -2,20 +2,35 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import reduce
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from holdfast.members import unknown
-from holdfast.recipes import toml
+from holdfast.records.records import Records
 
 Table = Mapping[str, Any]
 
 _PART = r"""\s*(?:"[^"]+"|'[^']+'|[^\s.="'](?:[^.="']*[^\s.="'])?)\s*"""
+STORED = "recipe.toml"
+"""The file of a recipe in the folder of its results."""
+
+_RECORDS = (
+    "*/seed-*/records/facts.json",
+    "*/k-*/seed-*/records/facts.json",
+    "*/seed-*/inside/samples/records/facts.json",
+)
+
+_REMOVED: Mapping[str, Container[Any]] = {
+    "save_every": range(1, 1 << 62),
+    "signed": (False,),
+    "squared": (False,),
+}
+"""Options that were removed, with the values for which removing them changes nothing."""
+
 _LIBRARY = files("holdfast.recipes") / "library"
 _CHANGE = re.compile(rf"({_PART}(?:\.{_PART})*)=\s*(.*?)\s*", re.DOTALL)
 
@@ -47,14 +62,26 @@ def changed(name: str, changes: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def without(attacks: Iterable[str]) -> str:
-    """The command-line options that remove these attacks from a recipe, quoted for a shell."""
-    return " ".join(f"--set {quote(f'attacks.{toml.key(name)}=false')}" for name in attacks)
+def current(value: Any) -> Any:
+    """A stored table without removed options; one with another value stays and is refused later."""
+    if not isinstance(value, Mapping):
+        return value
+    known = {key: item for key, item in value.items() if key not in _REMOVED or item not in _REMOVED[key]}
+    return {key: current(item) for key, item in known.items()}
+
+
+def results(name: str) -> Path | None:
+    """The folder of results that a name stands for, which hold the recipe they were made with; else None."""
+    return Path(name) if name not in names() and Path(name).is_dir() else None
 
 
 def _layer(name: str) -> dict[str, Any]:
     file: Traversable = Path(name)
-    if not name.endswith(".toml"):
+    if (folder := results(name)) is not None:
+        if not (folder / STORED).is_file():
+            return _of_records(folder)
+        file = folder / STORED
+    elif not name.endswith(".toml"):
         if name not in names():
             raise ValueError(unknown(f"recipe {name!r}", name, names()))
         file = _LIBRARY / f"{name}.toml"
@@ -64,6 +91,18 @@ def _layer(name: str) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe {name} is not valid TOML: {error}") from None
+
+
+def _of_records(folder: Path) -> dict[str, Any]:
+    """The recipe that the newest records in a folder of results were made with."""
+    files = [file for pattern in _RECORDS for file in folder.glob(pattern)]
+    if not files:
+        raise FileNotFoundError(
+            f"{folder} holds no results; name a recipe, or a folder that `holdfast run` has written"
+        )
+    newest = max(files, key=lambda file: file.stat().st_mtime)
+    found: dict[str, Any] = current(Records.load(newest.parent).facts["recipe"])
+    return found
 
 
 def merge(under: Table, over: Table) -> dict[str, Any]:
@@ -85,6 +124,8 @@ def change(table: dict[str, Any], assignment: str) -> None:
     for part in parents:
         if isinstance(table.get(part), str):  # a name is short for a section that holds only a name
             table[part] = {"name": table[part]}
+        if table.get(part) is None:  # stored recipes list the tables that they do not have
+            table.pop(part, None)
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ValueError(f"--set {assignment!r}: {part} is not a section")

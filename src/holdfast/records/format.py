@@ -1,8 +1,12 @@
-"""The files of records: records.csv, arrays.npz, and facts.json, which holds the SHA-256 digests of both."""
+"""The files of records: records.csv, arrays.npz, and facts.json, which holds the SHA-256 digests of both.
+
+Records that are kept in a repository are packed: records.csv.xz in place of records.csv, which pandas reads as well.
+"""
 
 import csv
 import io
 import json
+import lzma
 import zipfile
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -17,18 +21,26 @@ from holdfast.records.files import write_bytes, write_text
 Array = NDArray[Any]
 Document = dict[str, Any]
 
-SCHEMA = 1
+SCHEMA = 2
 KINDS = {"b": "bool", "i": "int64", "u": "int64", "f": "float64"}
-TABLE, ARRAYS, FACTS = "records.csv", "arrays.npz", "facts.json"
+TABLE, PACKED, ARRAYS, FACTS = "records.csv", "records.csv.xz", "arrays.npz", "facts.json"
 
 # UPGRADES[n] turns the facts.json of schema n into schema n + 1
-UPGRADES: dict[int, Callable[[Document], Document]] = {}
+UPGRADES: dict[int, Callable[[Document], Document]] = {1: lambda document: document}  # schema 2 may be packed
 
 
-def write(folder: Path, columns: Mapping[str, Array], facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+def write(
+    folder: Path,
+    columns: Mapping[str, Array],
+    facts: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    packed: bool = False,
+) -> None:
     """Write the folder; facts.json comes last, so that an incomplete folder is recognized."""
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {TABLE: table_bytes(columns)} | ({ARRAYS: arrays_bytes(arrays)} if arrays else {})
+    table = table_bytes(columns)
+    contents = {PACKED: lzma.compress(table)} if packed else {TABLE: table}
+    contents |= {ARRAYS: arrays_bytes(arrays)} if arrays else {}
     for name, data in contents.items():
         write_bytes(folder / name, data)
     document = {
@@ -38,8 +50,8 @@ def write(folder: Path, columns: Mapping[str, Array], facts: Mapping[str, Any], 
         "facts": dict(facts),
     }
     write_text(folder / FACTS, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    if not arrays:
-        (folder / ARRAYS).unlink(missing_ok=True)
+    for name in {TABLE, PACKED, ARRAYS} - contents.keys():
+        (folder / name).unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[dict[str, Array], dict[str, Any], dict[str, Array]]:
@@ -47,7 +59,8 @@ def read(folder: Path) -> tuple[dict[str, Array], dict[str, Any], dict[str, Arra
     document = upgrade(_document(folder), folder)
     contents = {name: _content(folder, name, digest) for name, digest in document["files"].items()}
     arrays = read_arrays(contents[ARRAYS]) if ARRAYS in contents else {}
-    return read_table(contents[TABLE], document["columns"]), document["facts"], arrays
+    table = lzma.decompress(contents[PACKED]) if PACKED in contents else contents[TABLE]
+    return read_table(table, document["columns"]), document["facts"], arrays
 
 
 def upgrade(document: Document, folder: Path) -> Document:

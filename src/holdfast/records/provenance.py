@@ -14,7 +14,7 @@ import torch
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARIES = ("holdfast", "torch", "numpy", "scikit-learn", "lightning-fabric")
 # code that every computation may use
-_EVERYWHERE = ("contracts.py", "geometry.py", "mahalanobis.py", "neighbors.py", "rng.py")
+_EVERYWHERE = ("contracts.py", "geometry.py", "mahalanobis.py", "neighbors.py", "norms.py", "rng.py")
 
 _NOT_COMPUTING = ("recipes", "records", "report", "run")  # their code changes no result
 _COMPUTING = tuple(
@@ -42,7 +42,12 @@ def code_version(*parts: str) -> str:
 def versions() -> dict[str, str]:
     """The versions of Python, holdfast and the numerical libraries, and the number of threads."""
     machine = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    return machine | {name: version(name) for name in _LIBRARIES} | {"threads": str(torch.get_num_threads())}
+    return machine | _libraries() | {"threads": str(torch.get_num_threads())}
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    return {name: version(name) for name in _LIBRARIES}
 
 
 @cache

@@ -38,7 +38,8 @@ class Records:
     ``columns`` have equal length: ``index``, ``y``, ``label`` (the clean prediction) and, for each attack,
     ``fooled:<norm>:<name>``, ``distance:<norm>:<name>`` (nan where the point was outside the threat and does
     not count) and ``label:<norm>:<name>``, and for each certificate ``radius:<norm>:<name>`` (0 where the prediction
-    is not certified) and ``upper:<norm>:<name>`` (inf where no adversarial example is known). For a
+    is not certified) and ``upper:<norm>:<name>`` (inf where no adversarial example is known), and
+    ``prediction:<norm>:<name>`` (-1: abstains) if it is of another classifier, such as a smoothed network. For a
     randomized model, judged in several draws of its random numbers, ``fooled`` is True if any draw misclassifies the
     point, ``label`` is the first wrong label, and ``accuracy`` and ``accuracy:<norm>:<name>`` are the shares of draws
     that classify the clean sample and the point correctly. For a cascade ``stage:<norm>:<name>`` is the number of the
@@ -106,9 +107,12 @@ class Records:
         """True if accuracy at ``eps`` was measured: an attack was run there, or eps is 0. Else it is an upper bound."""
         return eps == 0 or any(a.norm == norm and a.measured_at(eps) for a in self.attacks.values())
 
-    def save(self, folder: Path) -> None:
-        """Write records.csv, arrays.npz if there are arrays, and last facts.json, which completes the folder."""
-        on_disk.write(folder, self.columns, self.facts, self.arrays)
+    def save(self, folder: Path, packed: bool = False) -> None:
+        """Write records.csv, arrays.npz if there are arrays, and last facts.json, which completes the folder.
+
+        ``packed`` writes records.csv.xz in place of records.csv.
+        """
+        on_disk.write(folder, self.columns, self.facts, self.arrays, packed)
 
     @staticmethod
     def load(folder: Path) -> "Records":

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.report.figures import Plot, Trace, colors, error_bars, figure, literal, scatter
 from holdfast.report.format import attack_text, eps_text
-from holdfast.report.study import Study, by_name
+from holdfast.report.study import Study, analysis_of, by_name
 from holdfast.report.summary import against, clean_accuracy, proved, robust_accuracy
 from holdfast.report.table import Cell
 
@@ -38,6 +38,22 @@ def proved_plot(study: Study) -> Plot | None:
     known = {name: cell for name, cell in kept.items() if cell.spread}
     traces = _pairs({"correct": clean, "proved": known}, colors(groups))
     return _dot_plot(f"Correct and proved predictions, {where}", alt, traces, caption) if known else None
+
+
+def home_plot(study: Study) -> Plot:
+    """The samples whose features are nearest to the mean of their true class, before and after the attack."""
+    groups = study.analyzed()
+    before, after = (
+        {title: Cell(tuple(analysis_of(run).drift.home[at] for run in runs)) for title, runs in groups.items()}
+        for at in (0, -1)
+    )
+    alt = "Dot chart of the samples nearest to the mean of their true class for " + ", ".join(groups)
+    caption = (
+        "Filled: after the attack. Hollow: before it. Lines span the 95 % intervals. Good is a filled dot far to the "
+        "right, near its hollow one."
+    )
+    traces = _pairs({"before": before, "after": after}, colors(study.titles))
+    return _dot_plot("Features nearest to the true class mean", alt, traces, caption, "nearest to the true class (%)")
 
 
 def middle(radii: Sequence[float]) -> float:
@@ -86,10 +102,10 @@ def _dots(name: str, cells: dict[str, Cell], looks: Sequence[str], symbol: str) 
     }
 
 
-def _dot_plot(title: str, alt: str, traces: list[Trace], caption: str) -> Plot:
+def _dot_plot(title: str, alt: str, traces: list[Trace], caption: str, x: str = "correct (%)") -> Plot:
     rows = len(traces[0]["y"])
     layout = {
-        "xaxis": {"title": {"text": "correct (%)"}, "range": [-2, 102]},
+        "xaxis": {"title": {"text": x}, "range": [-2, 102]},
         "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
         "showlegend": False,
         "height": 90 + 36 * rows,

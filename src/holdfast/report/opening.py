@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.report.dots import attacks_plot, methods_plot, middle, proved_plot
+from holdfast.report.analysis import Analysis
+from holdfast.report.dots import attacks_plot, home_plot, methods_plot, middle, proved_plot
 from holdfast.report.figures import Plot
 from holdfast.report.format import attack_text, eps_text, listed, percent, points_text, range_text
 from holdfast.report.page import Opening
-from holdfast.report.study import Study, by_name
+from holdfast.report.study import Study, analysis_of, by_name
 from holdfast.report.summary import against, clean_accuracy, compared, curve, proved, robust_accuracy
 from holdfast.report.table import Cell
 
@@ -30,13 +31,22 @@ def opening(study: Study) -> Opening:
 
 
 def _plot(study: Study) -> Plot | None:
+    if _only_inside(study):
+        return home_plot(study)
     if not robust_accuracy(study):
         return proved_plot(study)
     return methods_plot(study) if len(study.attacked()) > 1 else attacks_plot(study)
 
 
+def _only_inside(study: Study) -> bool:
+    """True if features were analyzed and nothing else was measured."""
+    return bool(study.analyzed()) and not study.attacks() and not study.certified()
+
+
 def question(study: Study) -> str:
     """What the study asks, from its threat or its certificates."""
+    if _only_inside(study):
+        return "Where does an attack move the features, and can that be detected?"
     models = list(study.attacked() or study.titles)
     who = models[0] if len(models) == 1 else "each model"
     if study.norm is not None and study.eps is not None:
@@ -49,6 +59,8 @@ def question(study: Study) -> str:
 
 def answer(study: Study) -> list[str]:
     """The answer in plain sentences, the main one first."""
+    if _only_inside(study):
+        return [_inside(title, analysis_of(runs[0])) for title, runs in study.analyzed().items()]
     cells, clean = robust_accuracy(study), clean_accuracy(study)
     known = {title: cell for title, cell in (cells or clean).items() if cell.spread}
     found = []
@@ -59,6 +71,19 @@ def answer(study: Study) -> list[str]:
     elif known:
         found += [_robust_answer(study, known), _clean_answer({title: clean[title] for title in known}, study)]
     return [*found, *_certified_answer(study)]
+
+
+def _inside(title: str, found: Analysis) -> str:
+    """Where the attack moves the features of a model, and whether that is detected."""
+    before, after = (percent(1 - found.drift.home[at].value) for at in (0, -1))
+    under = found.under[-1]
+    text = f"{title}: after {under.name} {after} % of the followed samples are nearest to the mean of a false class"
+    text += f", {before} % before it."
+    blind, aware = under.detection, under.detection_aware
+    if not all(0 < one.wrong < one.n for one in (blind, aware)):
+        return text
+    detects = f"A detector finds misclassified samples with AUC {blind.auc.value:.2f}"
+    return f"{text} {detects}, and {aware.auc.value:.2f} if the attack knows it."
 
 
 def tiers(study: Study) -> list[list[str]]:

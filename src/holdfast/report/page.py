@@ -13,8 +13,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from holdfast.records.files import write_text
+from holdfast.report.explorer import Explorer
 from holdfast.report.figures import Plot
-from holdfast.report.format import percent
 from holdfast.report.pictures import ImageGrid
 from holdfast.report.table import Table
 
@@ -34,6 +34,7 @@ class Section:
     tables: Sequence[Table] = ()
     legend: Mapping[str, str] = field(default_factory=dict)
     plots: Sequence[Plot] = ()
+    explorers: Sequence[Explorer] = ()
     images: Sequence[ImageGrid] = ()
     code: str = ""
     findings: Sequence[str] = ()
@@ -72,6 +73,11 @@ class Page:
         first = [] if self.opening.plot is None else [self.opening.plot]
         return [*first, *(plot for section in self.sections for plot in section.plots)]
 
+    @property
+    def explorers(self) -> list[Explorer]:
+        """All explorers, in the order in which the page shows them."""
+        return [explorer for section in self.sections for explorer in section.explorers]
+
 
 def write_page(path: Path, page: Page) -> None:
     """Write a page as one self-contained file that opens from disk."""
@@ -88,11 +94,12 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = percent
     figures = [plot.figure | {"filename": f"{page.name} {plot.title}"} for plot in page.plots]
-    scripts = {"plotly": _script(get_plotlyjs()), "script": _script(_resource("page.js"))}
+    own = "\n".join(map(_resource, ("page.js", "explorer.js")))
+    scripts = {"plotly": _script(get_plotlyjs()), "script": _script(own)}
     hashes = Markup(" ").join(_hash(source) for source in scripts.values())
-    values = {"page": page, "figures": embedded(figures), "style": Markup(_resource("page.css"))}
+    data = {"figures": figures, "explorers": [explorer.data for explorer in page.explorers]}
+    values = {"page": page, "data": embedded(data), "style": Markup(_resource("page.css"))}
     return environment.get_template("page.html").render(values, **scripts, hashes=hashes)
 
 
@@ -112,4 +119,4 @@ def _hash(source: str) -> Markup:
 
 
 def _resource(name: str) -> str:
-    return files("holdfast.report").joinpath(name).read_text("utf-8")
+    return files("holdfast.report").joinpath("assets", name).read_text("utf-8")

@@ -1,6 +1,6 @@
 """The result of an evaluation from Python: a table, the robust accuracy, a data frame, files and a page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 from holdfast.geometry import Threat
 from holdfast.records.provenance import computing_code
 from holdfast.records.records import Mask, Records
+from holdfast.report.crafted import crafted
 from holdfast.report.format import listed, percent
 from holdfast.report.page import write_page
 from holdfast.report.study import Run, Study
@@ -105,19 +106,27 @@ class Result:
         return Path(path)
 
     def __str__(self) -> str:
-        head, *body = table(self)
-        rows = [head, *body]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        rule = "-" * max(map(len, lines))
-        return "\n".join([lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:]), *notes(self)])
+        return text_table(list(table(self)), notes(self))
 
     def _repr_html_(self) -> str:
-        head, *body = table(self)
-        top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-        words = "".join(f"<div>{escape(note)}</div>" for note in notes(self))
-        return f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>{words}"
+        return html_table(list(table(self)), notes(self))
+
+
+def text_table(rows: Sequence[Sequence[str]], notes: Iterable[str]) -> str:
+    """Rows, of which the first is the head, in columns of equal width, with notes below."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    rule = "-" * max(map(len, lines))
+    return "\n".join([lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:]), *notes])
+
+
+def html_table(rows: Sequence[Sequence[str]], notes: Iterable[str]) -> str:
+    """The same as HTML, for notebooks."""
+    head, *body = rows
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    words = "".join(f"<div>{escape(note)}</div>" for note in notes)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{cells}</tbody></table>{words}"
 
 
 def held(records: Records, threats: Sequence[Threat]) -> Mask:
@@ -152,24 +161,10 @@ def notes(result: Result) -> Iterator[str]:
     """How many samples there were, how each model was attacked, and what to keep in mind."""
     sizes = sorted({len(one) for one in result.records.values()})
     yield f"n = {' to '.join(map(str, sizes))}; brackets are 95 % Wilson intervals."
-    crafted: dict[str, list[str]] = {}
-    for name, one in result.records.items():
-        crafted.setdefault(_crafted(one), []).append(name)
-    for words, names in crafted.items():
-        yield words if len(crafted) == 1 else f"{listed(names)}: {words}"
+    yield from crafted(result.records)
     for name, one in result.records.items():
         which = f" ({name})" if len(result.records) > 1 else ""
         yield from (f"{text}{which}" for text in _warnings(one))
-
-
-def _crafted(records: Records) -> str:
-    how = records.facts.get("crafting")
-    if how is None:
-        return "Crafted by queries to the model, judged in float32."
-    if not any("name" in attack.settings for attack in records.attacks.values()):  # none is one of holdfast's
-        return "Judged in float32 on the model itself."
-    form = "the fused form of the model" if how["folded"] else f"the model itself ({how['reason']})"
-    return f"Crafted in {how['arithmetic']} on {form}, judged in float32 on the model itself."
 
 
 def _warnings(records: Records) -> Iterator[str]:

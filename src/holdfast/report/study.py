@@ -8,13 +8,14 @@ import numpy as np
 
 from holdfast.records.facts import AttackFacts
 from holdfast.records.records import Records
+from holdfast.report.analysis import Analysis
 
 _RADIUS = "radius:"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The records of one model: its name on the page, its method and seed, and its training log.
+    """The records of one model: its name on the page, its method and seed, its training log, and its analysis if any.
 
     ``group`` tells classifiers of one name apart, such as ``"K = 1"`` and ``"K = 11"``; it is empty for networks.
     """
@@ -25,6 +26,8 @@ class Run:
     records: Records
     metrics: Sequence[Mapping[str, Any]] = ()
     group: str = ""
+    analysis: Analysis | None = None
+    left_out: str = ""  # why a stored analysis is not shown
 
     @property
     def title(self) -> str:
@@ -40,6 +43,12 @@ class Run:
     def certificates(self) -> list[str]:
         """The certificates of this run as ``<norm>:<certifier>``."""
         return [name.removeprefix(_RADIUS) for name in self.records.columns if name.startswith(_RADIUS)]
+
+
+def analysis_of(run: Run) -> Analysis:
+    """The analysis of a run that has one."""
+    assert run.analysis is not None
+    return run.analysis
 
 
 def by_title(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -65,8 +74,8 @@ class Study:
 
     ``norm`` and ``eps`` say where robust accuracy is compared and ``threat`` says it in words; they are absent when
     nothing was attacked. ``radii`` are the radii at which certified error is tabulated. ``terms`` explain the names of
-    methods, ``date`` is the day of the last measurement. ``code`` is the digest of the code that writes the page;
-    results made by other code are marked.
+    methods, ``date`` is the day of the last measurement, ``notes`` say what was left out. ``code`` is the digest of the
+    code that writes the page; results made by other code are marked.
     """
 
     name: str
@@ -80,6 +89,7 @@ class Study:
     radii: Sequence[float] = ()
     terms: Mapping[str, str] = field(default_factory=dict)
     date: str = ""
+    notes: Sequence[str] = ()
     code: str = ""
 
     def __post_init__(self) -> None:
@@ -131,6 +141,10 @@ class Study:
         runs = [run for group in self.attacked().values() for run in group]
         return [run for run in runs if not run.records.measured(self.eps, self.norm)]
 
+    def analyzed(self) -> dict[str, list[Run]]:
+        """The runs of each title that were analyzed."""
+        return by_title(run for run in self.runs if run.analysis is not None)
+
     def norms(self) -> list[str]:
         """The norms of the attacks, the stated norm first."""
         stated = [] if self.norm is None else [self.norm]
@@ -147,9 +161,20 @@ class Study:
 
 def check_same_samples(a: Records, b: Records) -> None:
     """Refuse to compare two models that were not measured on the same samples with the same labels."""
-    for name, what in (("index", "samples"), ("y", "labels")):
-        if not np.array_equal(a.columns[name], b.columns[name]):
-            raise ValueError(
-                f"two models of {len(a)} and {len(b)} records were not measured on the same {what}, so they cannot be "
-                "compared; evaluate both on the same data in the same order"
-            )
+    what = next((what for what, same in _alike(a, b).items() if not same), None)
+    if what is not None:
+        raise ValueError(
+            f"two models of {len(a)} and {len(b)} records were not measured on the same {what}, so they cannot be "
+            "compared; evaluate both on the same data in the same order"
+        )
+
+
+def _alike(a: Records, b: Records) -> dict[str, bool]:
+    """What two models have in common: older records do not identify their inputs, only the data set by its name."""
+    names = [given for one in (a, b) if (given := one.facts.get("data", {}).get("name")) is not None]
+    inputs = [given for one in (a, b) if (given := one.facts.get("samples")) is not None]
+    return {
+        "samples": np.array_equal(a.columns["index"], b.columns["index"]),
+        "labels": np.array_equal(a.columns["y"], b.columns["y"]),
+        "inputs": len(set(inputs)) <= 1 if len(inputs) == 2 else len(set(names)) <= 1,
+    }

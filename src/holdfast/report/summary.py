@@ -123,12 +123,15 @@ def curve(records: Sequence[Records], norm: str, grid: Sequence[float]) -> list[
 def bounds(records: Records, certificate: str) -> tuple[Array, Array]:
     """The certified radius of each sample and the length of its shortest verified adversarial perturbation.
 
-    Perturbations are those of the certifier and those of all attacks in its norm.
+    Perturbations are those of the certifier and those of all attacks in its norm, unless it certifies another
+    classifier than the one that was attacked.
     """
     for kind in ("radius", "upper"):
         if f"{kind}:{certificate}" not in records.columns:
             raise ValueError(f"records lack the column '{kind}:{certificate}' of a certificate; certify again")
     upper = records.columns[f"upper:{certificate}"]
+    if of_another(records, certificate):
+        return records.columns[f"radius:{certificate}"], upper
     for name, attack in records.attacks.items():
         if attack.norm == certificate.partition(":")[0]:
             reach = np.minimum(records.columns[f"distance:{attack.norm}:{name}"], attack.eps)
@@ -139,7 +142,9 @@ def bounds(records: Records, certificate: str) -> tuple[Array, Array]:
 def certified_error(records: Records, certificate: str, radius: float) -> Share:
     """The share that is misclassified or not proved robust within ``radius``: never below the true robust error."""
     proved, _ = bounds(records, certificate)
-    return Share.of(~(records.correct & ((proved > radius) | (radius == 0))))
+    closed = records.certificates.get(certificate.partition(":")[2], {}).get("closed", False)
+    holds = proved >= radius if closed else (proved > radius) | (radius == 0)
+    return Share.of(~(_correct(records, certificate) & holds))
 
 
 def empirical_error(records: Records, certificate: str, radius: float) -> Share:
@@ -148,7 +153,24 @@ def empirical_error(records: Records, certificate: str, radius: float) -> Share:
     It is never above the true robust error.
     """
     _, upper = bounds(records, certificate)
-    return Share.of(~(records.correct & ((upper > radius) | (radius == 0))))
+    return Share.of(~(_correct(records, certificate) & ((upper > radius) | (radius == 0))))
+
+
+def of_another(records: Records, certificate: str) -> bool:
+    """True if a certificate is of another classifier than the one that was attacked, such as a smoothed network."""
+    return f"prediction:{certificate}" in records.columns
+
+
+def abstained(records: Records, certificate: str) -> Share:
+    """The share on which the certified classifier abstains."""
+    return Share.of(records.columns[f"prediction:{certificate}"] == -1)
+
+
+def _correct(records: Records, certificate: str) -> Array:
+    """Which samples the certified classifier classifies correctly; an abstention is an error."""
+    if of_another(records, certificate):
+        return np.asarray(records.columns[f"prediction:{certificate}"] == records.columns["y"])
+    return records.correct
 
 
 def proved(runs: Sequence[Run], certificate: str, radius: float) -> Cell:

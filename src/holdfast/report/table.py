@@ -8,20 +8,25 @@ from typing import Literal
 from holdfast.records.records import Records
 from holdfast.report.format import percent, plain, seeds_text
 from holdfast.report.study import Run
-from holdfast.statistics import Share, Spread, spread
+from holdfast.statistics import Estimate, Share, Spread, spread
 
 UNKNOWN = "-"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One share per seed (None where it was not measured), with their mean and spread."""
+    """One share per seed (None where it was not measured), with their mean and spread; or one estimate per seed, which
+    is no percentage."""
 
-    shares: tuple[Share | None, ...]
+    shares: tuple[Share | Estimate | None, ...]
 
     @property
-    def known(self) -> list[Share]:
-        return [share for share in self.shares if share is not None and share.n]
+    def known(self) -> list[Share | Estimate]:
+        return [share for share in self.shares if share is not None and share.n and math.isfinite(share.value)]
+
+    def text(self, value: float) -> str:
+        """A number of this kind: a share in percent, an estimate with three decimals."""
+        return f"{value:.3f}" if isinstance(self.known[0], Estimate) else percent(value)
 
     @property
     def spread(self) -> Spread | None:
@@ -69,8 +74,8 @@ def cell_text(cell: Cell) -> str:
     """A cell in one line: mean, standard deviation over several seeds, and the interval."""
     if cell.spread is None:
         return UNKNOWN
-    std = "" if cell.spread.std is None else f" ± {percent(cell.spread.std)}"
-    return f"{percent(cell.mean)}{std} [{percent(cell.low)}, {percent(cell.high)}]"
+    std = "" if cell.spread.std is None else f" ± {cell.text(cell.spread.std)}"
+    return f"{cell.text(cell.mean)}{std} [{cell.text(cell.low)}, {cell.text(cell.high)}]"
 
 
 def share_text(share: Share | None) -> str:
@@ -127,6 +132,7 @@ def listing(
 
 
 Measure = Callable[[Records], Share | None]
+RunMeasure = Callable[[Run], Share | Estimate | None]
 
 
 def share_table(
@@ -136,15 +142,32 @@ def share_table(
     caption: str = "",
 ) -> Table:
     """One row for each group of runs, with the mean over its seeds and below it each seed."""
+    return run_table(groups, [(column, _of_records(measure)) for column, measure in measures], colors, caption)
+
+
+def _of_records(measure: Measure) -> RunMeasure:
+    return lambda run: measure(run.records)
+
+
+def run_table(
+    groups: Mapping[str, Sequence[Run]],
+    measures: Sequence[tuple[Column, RunMeasure]],
+    colors: Mapping[str, str],
+    caption: str = "",
+    size: Callable[[Run], int] = lambda run: len(run.records),
+) -> Table:
+    """The same for measures of whole runs; ``size`` is the number of samples of each."""
     columns = [*(column for column, _ in measures), Column("n"), Column("Seeds")]
     asked = [measure for _, measure in measures]
-    rows = tuple(_share_row(name, runs, asked, colors[name]) for name, runs in groups.items())
+    rows = tuple(_run_row(name, runs, asked, colors[name], size) for name, runs in groups.items())
     return Table(head="Method", columns=tuple(columns), rows=rows, caption=caption)
 
 
-def _share_row(name: str, runs: Sequence[Run], measures: Sequence[Measure], color: str) -> Row:
-    sizes = "/".join(dict.fromkeys(str(len(run.records)) for run in runs))
-    each = [_seed_row(run, measures) for run in runs] if len(runs) > 1 else []
+def _run_row(
+    name: str, runs: Sequence[Run], measures: Sequence[RunMeasure], color: str, size: Callable[[Run], int]
+) -> Row:
+    sizes = "/".join(dict.fromkeys(str(size(run)) for run in runs))
+    each = [_seed_row(run, measures, size) for run in runs] if len(runs) > 1 else []
     return Row(
         name=name,
         cells=(*_cells(runs, measures), sizes, ", ".join(str(run.seed) for run in runs)),
@@ -154,12 +177,12 @@ def _share_row(name: str, runs: Sequence[Run], measures: Sequence[Measure], colo
     )
 
 
-def _seed_row(run: Run, measures: Sequence[Measure]) -> Row:
-    return Row(name=f"seed {run.seed}", cells=(*_cells([run], measures), str(len(run.records)), str(run.seed)))
+def _seed_row(run: Run, measures: Sequence[RunMeasure], size: Callable[[Run], int]) -> Row:
+    return Row(name=f"seed {run.seed}", cells=(*_cells([run], measures), str(size(run)), str(run.seed)))
 
 
-def _cells(runs: Sequence[Run], measures: Sequence[Measure]) -> list[Cell]:
-    return [Cell(tuple(measure(run.records) for run in runs)) for measure in measures]
+def _cells(runs: Sequence[Run], measures: Sequence[RunMeasure]) -> list[Cell]:
+    return [Cell(tuple(measure(run) for run in runs)) for measure in measures]
 
 
 def markdown_table(table: Table) -> str:

@@ -2,19 +2,33 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.report.format import plain
+from holdfast.report.format import eps_text, plain
 from holdfast.report.opening import answer
 from holdfast.report.page import Section
 from holdfast.report.sections import sections
 from holdfast.report.sections.provenance import all_makers
 from holdfast.report.sections.training import training_table
 from holdfast.report.study import Study
-from holdfast.report.table import markdown_table
+from holdfast.report.summary import clean_accuracy, robust_accuracy
+from holdfast.report.table import cell_text, listing, markdown_table
 
 
 def text_table(study: Study) -> str:
     """The numbers of the page as Markdown that also reads well in a terminal."""
     return "\n\n".join([*text_parts(sections(study)), plain(" ".join(answer(study)))]) + "\n"
+
+
+def text_summary(study: Study) -> str:
+    """The clean and robust accuracy of each model, and the warnings; all tables if nothing else was measured."""
+    robust, clean = robust_accuracy(study), clean_accuracy(study)
+    if not robust or study.certified():
+        return text_table(study)
+    rows = [[title, cell_text(clean[title]), cell_text(cell)] for title, cell in robust.items()]
+    threat = f"{study.norm} eps {eps_text(study.eps or 0.0)}"
+    words = f"Accuracy in percent, with 95 % intervals; the worst case is over all attacks at {threat}."
+    warnings = [f"Warning: {warning}" for section in sections(study) for warning in section.warnings]
+    table = markdown_table(listing(("Method", "Clean", "Worst case"), rows))
+    return "\n\n".join([table, *map(plain, [words, *warnings])]) + "\n"
 
 
 def text_parts(shown: Sequence[Section]) -> Iterator[str]:

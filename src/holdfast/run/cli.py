@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 import holdfast
+from holdfast.run.commands.analyze import analyze
 from holdfast.run.commands.attack import attack
 from holdfast.run.commands.certify import certify
 from holdfast.run.commands.evaluate import evaluate
+from holdfast.run.commands.ledger import ledger
 from holdfast.run.commands.list import list_
 from holdfast.run.commands.report import report
 from holdfast.run.commands.run import run
@@ -49,7 +51,7 @@ def _main(
     os.environ["HOLDFAST_TRACEBACK"] = "1" if show else os.environ.get("HOLDFAST_TRACEBACK", "")
 
 
-for command in (run, train, evaluate, attack, report, sweep, certify, show):
+for command in (run, train, evaluate, attack, analyze, report, sweep, certify, ledger, show):
     app.command()(command)
 app.command("list")(list_)
 

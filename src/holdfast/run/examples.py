@@ -17,8 +17,9 @@ from holdfast.geometry import Threat
 from holdfast.records.files import write_arrays
 from holdfast.report.table import share_text
 from holdfast.rng import Rng
+from holdfast.run.networks import imports_of
 from holdfast.run.session import Session
-from holdfast.run.trained import Trained, folder_of
+from holdfast.run.study import NETWORKS, Row, folders
 from holdfast.statistics import Share
 
 
@@ -33,14 +34,14 @@ def rounded(x_adv: Tensor, x: Tensor, levels: int, threat: Threat) -> Tensor:
     return torch.where(inside, near, towards)
 
 
-def save_examples(session: Session, method: str, seed: int, attack: str, levels: int | None, path: Path) -> str:
+def save_examples(session: Session, row: Row, attack: str, levels: int | None, path: Path) -> str:
     """Attack the test samples of a recipe, round the examples if ``levels`` is given, judge and save them.
 
     Returns a summary for the terminal.
     """
-    recipe, folder = session.recipe, folder_of(session.out, method, seed)
-    with crafting_with(recipe.arithmetic, recipe.crafting, session.device, folder):
-        columns = _attacked(session, method, seed, attack, levels)
+    recipe, ((_, folder),) = session.recipe, folders(session.recipe, session.out, row)
+    with imports_of(recipe), crafting_with(recipe.arithmetic, recipe.crafting, session.device, folder):
+        columns = _attacked(session, row, attack, levels)
     write_arrays(path, columns)
     correct = share_text(Share.of(columns["label"] == columns["y"]))
     outside = int((~columns["inside"]).sum())
@@ -52,11 +53,10 @@ def save_examples(session: Session, method: str, seed: int, attack: str, levels:
     return f"{summary}\nsaved: {path}"
 
 
-def _attacked(session: Session, method: str, seed: int, attack: str, levels: int | None) -> dict[str, NDArray[Any]]:
-    config, source = session.recipe.evaluate, Trained(session)
-    samples = session.samples(config.samples)
-    model, _ = source.model(method, seed)
-    chosen, _ = source.attack(attack, method, seed)
+def _attacked(session: Session, row: Row, attack: str, levels: int | None) -> dict[str, NDArray[Any]]:
+    config, source = session.recipe.evaluate, NETWORKS[row.table](session)
+    samples, model = session.samples(config.samples), source.model(row.name, row.seed)
+    chosen, _ = source.attack(attack, row.name, row.seed)
     rng, parts = Rng(config.seed).fork("evaluate"), []
     shards = torch.split(torch.arange(len(samples)), config.shard)
     for number, which in enumerate(shards):
@@ -70,5 +70,5 @@ def _attacked(session: Session, method: str, seed: int, attack: str, levels: int
         columns = {"x": batch.x, "x_adv": x_adv, "y": batch.y, "index": batch.index, "label": verdict.label}
         columns |= {"fooled": verdict.fooled, "distance": verdict.distance, "inside": verdict.inside}
         parts.append({name: value.cpu().numpy() for name, value in columns.items()})
-        session.progress(f"attack {method} with {attack}", number + 1, len(shards), "")
+        session.progress(f"attack {row.name} with {attack}", number + 1, len(shards), "")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -14,7 +14,8 @@ from torch import Tensor
 from holdfast.certify.neighbors import Neighbors
 from holdfast.data import Split
 from holdfast.data.split import digest_of
-from holdfast.evaluation.measurements import Certified, Clean
+from holdfast.evaluation.certified import Certified
+from holdfast.evaluation.measurements import Clean
 from holdfast.evaluation.subject import Subject
 from holdfast.evaluation.suite import Attacks, attack_measurements
 from holdfast.recipes.attack import TransferConfig
@@ -47,7 +48,7 @@ def black_box_attacks(recipe: Recipe) -> Attacks:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of [metrics], fitted on all training samples, each with every number of neighbors."""
+    """The metrics of [metrics], fitted on training samples, each with every number of neighbors."""
 
     session: Session
 
@@ -62,6 +63,10 @@ class Metrics:
         train = self._train()
         self._classifiers(train)
         self._fit(metric, seed, train)
+
+    def networks(self, metric: str, seed: int) -> Iterator[Subject]:
+        """Nearest neighbors are no networks."""
+        yield from ()
 
     def evaluations(self, metric: str, seed: int) -> Iterator[Evaluation]:
         """The certificates of one metric, for every number of neighbors."""
@@ -117,6 +122,7 @@ class Metrics:
     def _fit(self, metric: str, seed: int, train: Split) -> Part:
         """The fitted metric, from the cache if possible; a deterministic learner is fitted once for all seeds."""
         config = self.session.recipe.metrics[metric]
+        train = train if self.config.fit is None else train.spread(self.config.fit)
         settings = [config.learner, json_table(config.settings), seed if config.seeded else None]
         key = ["metric", settings, digest_of(train.x, train.y)]
         code = code_version("learners")

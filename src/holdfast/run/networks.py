@@ -1,16 +1,28 @@
 """The attacks and certificates of a recipe as the evaluation of a network."""
 
+import os
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import nn
 
 from holdfast.evaluation.cascade import outputs_of
-from holdfast.evaluation.measurements import Certified, Measurement
+from holdfast.evaluation.certified import Certified
+from holdfast.evaluation.measurements import Measurement
 from holdfast.evaluation.subject import Subject
 from holdfast.evaluation.suite import Attacks, measurements
+from holdfast.models.imported import import_from
 from holdfast.recipes.build import json_table
 from holdfast.recipes.certify import bind, certifier_table
 from holdfast.recipes.schema import Recipe
 from holdfast.run.session import Evaluation, Session
+
+
+def imports_of(recipe: Recipe) -> AbstractContextManager[None]:
+    """Context in which the user's networks of a recipe are imported from the working directory."""
+    configs = [recipe.model, *(entry.model for entry in recipe.methods.values())]
+    own = recipe.models or any(config is not None and config.own for config in configs)
+    return import_from(os.getcwd()) if own else nullcontext()
 
 
 def network_evaluation(session: Session, subject: Subject, attacks: Attacks) -> Evaluation:

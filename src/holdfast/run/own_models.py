@@ -1,7 +1,6 @@
 """The user's own networks, as subjects."""
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,15 +14,18 @@ from holdfast.api import judge
 from holdfast.contracts import Attack
 from holdfast.data import EvaluationSet
 from holdfast.data.readers.npz import read_examples
-from holdfast.evaluation.imported import Own, build, check_model, identity, import_from
-from holdfast.evaluation.subject import network
+from holdfast.evaluation.checks import check_model, identity
+from holdfast.evaluation.subject import Subject, network
 from holdfast.models.classifier import Normalize
+from holdfast.models.imported import LIBRARIES, build
+from holdfast.models.own import Own
 from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.model import OwnModelConfig
 from holdfast.records.files import read_json, write_text
+from holdfast.records.records import Records
 from holdfast.report.result import Result
-from holdfast.run.networks import network_evaluation
+from holdfast.run.networks import imports_of, network_evaluation
 from holdfast.run.session import Evaluation, Session
 
 
@@ -47,21 +49,43 @@ class OwnModels:
         """Nothing to train."""
 
     def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]:
-        """The evaluation of a network; it may import from the working directory while it is measured."""
+        """The evaluation of a network."""
+        for subject in self.networks(name, seed):
+            attacks = {one: self.attack(one, name, seed) for one in self.session.recipe.attacks}
+            yield network_evaluation(self.session, subject, attacks)
+
+    def networks(self, name: str, seed: int) -> Iterator[Subject]:
+        """The network."""
         session, folder = self.session, folder_of(self.session.out, name, seed)
         config = session.recipe.models[name]
-        weights = None if config.weights is None else Path(config.weights)
-        with import_from(os.getcwd()):
-            model = self._model(config, seed)
-            check_model(model, session.data, session.device)
-            identified = identity(config.module, model)
-            self._check_folder()
-            _claim(folder, identified)
-            digest = sha256(json.dumps(identified, sort_keys=True).encode()).hexdigest()
-            weights_facts = {"kept": None if weights is None else weights.name, "digest": identified["weights"]}
-            facts = session.facts(name, "own", seed, weights_facts) | {"identity": identified}
-            subject = network(model, name=name, seed=seed, digest=digest, folder=folder, facts=facts)
-            yield network_evaluation(session, subject, self._attacks())
+        model = self._model(config, seed)
+        identified = identity(config.module, model)
+        self._check_folder()
+        _claim(folder, identified)
+        weights = {"kept": None if config.weights is None else Path(config.weights).name}
+        weights_facts = weights | {"digest": identified["weights"]}
+        facts = session.facts(name, "own", seed, weights_facts) | {"identity": identified}
+        yield network(model, name=name, seed=seed, digest=_digest(identified), folder=folder, facts=facts)
+
+    def model(self, name: str, seed: int) -> nn.Module:
+        """The network, checked."""
+        return self._model(self.session.recipe.models[name], seed)
+
+    def attack(self, name: str, model: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
+        """An attack of the recipe with its settings."""
+        attack = self.session.recipe.attacks[name]
+        assert not isinstance(attack, TransferConfig)  # a recipe with [models] has none
+        return attack, json_table(attack)
+
+    def check_samples(self, name: str, seed: int) -> None:
+        """Refuse to add to records of other samples, if a file of the data set has changed since."""
+        folder, data = folder_of(self.session.out, name, seed) / "records", self.session.data
+        stored = (folder / "facts.json").is_file()
+        if stored and Records.load(folder).facts["data"]["digest"] != data.digest:
+            raise ValueError(
+                f"{self.session.out} holds results of other samples of {data.name}, whose files have changed since; "
+                "choose another --out"
+            )
 
     def judged(self, name: str, seed: int, file: Path) -> Result:
         """The verdict on adversarial examples from a file, one for each test sample, in their order."""
@@ -71,14 +95,18 @@ class OwnModels:
         if len(x_adv) <= (last := int(split.index.max())):
             raise ValueError(f"{file} has {len(x_adv)} examples but sample {last} is judged; give one for each sample")
         data = EvaluationSet(session.data.name, split, session.data.classes)
-        with import_from(os.getcwd()):
+        with imports_of(session.recipe):
             model = self._model(session.recipe.models[name], seed)
             return judge({folder_name(name): model}, data, x_adv[split.index], None, threat, rng=seed)
 
     def _model(self, config: OwnModelConfig, seed: int) -> nn.Module:
-        weights = None if config.weights is None else Path(config.weights)
-        module = build(config.module, weights, self.session.data, seed)
+        data, weights = self.session.data, None if config.weights is None else Path(config.weights)
+        if weights is None and config.module.startswith(tuple(f"{library}:" for library in LIBRARIES)):
+            raise ValueError(f"the model {config.module} would have random weights, not worth evaluating; give weights")
+        classes = None if data.classes is None else len(data.classes)
+        module = build(config.module, weights, tuple(data.test.x.shape[1:]), classes, seed)
         own: nn.Module = self.session.fabric.to_device(Own(module, self._normalize(config))).eval()
+        check_model(own, data, self.session.device)
         return own
 
     def _check_folder(self) -> None:
@@ -87,7 +115,7 @@ class OwnModels:
         known = {*map(folder_name, recipe.models), *recipe.methods, *recipe.metrics}
         entries = {entry.name for entry in out.iterdir() if not entry.name.startswith(".")} if out.exists() else set()
         if entries and not entries & known:
-            raise ValueError(f"{out} holds something else than results of {recipe.name}; choose another --out")
+            raise ValueError(f"{out} holds something other than results of {recipe.name}; choose another --out")
 
     def _normalize(self, config: OwnModelConfig) -> nn.Module | None:
         shape = tuple(self.session.data.test.x.shape[1:])
@@ -100,12 +128,9 @@ class OwnModels:
             )
         return Normalize(config.mean, config.std)
 
-    def _attacks(self) -> dict[str, tuple[Attack, Mapping[str, Any]]]:
-        """The attacks of the recipe with their settings, without transfer attacks, which need a trained model."""
-        attacks = self.session.recipe.attacks.items()
-        return {
-            name: (attack, json_table(attack)) for name, attack in attacks if not isinstance(attack, TransferConfig)
-        }
+
+def _digest(identified: Mapping[str, str]) -> str:
+    return sha256(json.dumps(identified, sort_keys=True).encode()).hexdigest()
 
 
 def _claim(folder: Path, identified: Mapping[str, str]) -> None:
@@ -120,6 +145,6 @@ def _claim(folder: Path, identified: Mapping[str, str]) -> None:
                 f"{folder} holds results of another model (other {other}); choose another --out or remove it"
             )
     elif folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-        raise ValueError(f"{folder} holds something else than results of --model; choose another --out")
+        raise ValueError(f"{folder} holds something other than results of --model; choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(identified, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 from lightning_fabric import Fabric
 
 from holdfast.data import DataSet, EvaluationSet, Split
+from holdfast.evaluation.analyze import Plan, Sets, analyze
 from holdfast.evaluation.evaluate import Settings, evaluate
 from holdfast.evaluation.measurements import Measurement
 from holdfast.evaluation.subject import Subject
-from holdfast.recipes.assemble import load_for
+from holdfast.recipes.analyze import AnalyzeConfig
+from holdfast.recipes.assemble import load_data, load_for
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
 from holdfast.records.records import Records
@@ -66,23 +68,46 @@ class Session:
             raise ValueError(f"recipe {self.recipe.name} trains nothing, so its training samples were not loaded")
         return self.data
 
+    @cached_property
+    def whole(self) -> DataSet:
+        """The data set with its training part, which is loaded now if it was not needed before."""
+        if isinstance(self.data, DataSet):
+            return self.data
+        return load_data(self.recipe.data, self.data_dir)
+
     def samples(self, many: int | None) -> Split:
         """The test samples: all, or so many spread evenly over the set."""
         return self.data.test.spread(many)
 
     def evaluate(self, evaluation: "Evaluation") -> Records:
         """Records of a subject; parts that are stored are not computed again."""
-        subject, recipe = evaluation.subject, self.recipe
+        subject = evaluation.subject
         what = ", ".join(filter(None, [f"evaluate {subject.name}", subject.group, f"seed {subject.seed}"]))
-        settings = Settings(
+        settings, tick = self._settings(evaluation.shard), partial(self.progress, what)
+        return evaluate(subject, evaluation.samples, evaluation.measurements, settings, tick)
+
+    def analyze(self, network: Subject) -> None:
+        """Look inside a network; parts that are stored are not measured again."""
+        recipe, data = self.recipe, self.whole
+        assert recipe.threat is not None  # a recipe with networks has one
+        config = recipe.analyze or AnalyzeConfig()
+        sets = Sets(
+            samples=self.samples(config.samples),
+            gallery=data.train.spread(config.gallery),
+            valid=data.valid.spread(config.gallery),
+        )
+        tick = partial(self.progress, f"analyze {network.name}, seed {network.seed}")
+        analyze(network, sets, Plan(recipe.threat, config), self._settings(recipe.evaluate.shard), tick)
+
+    def _settings(self, shard: int) -> Settings:
+        recipe = self.recipe
+        return Settings(
             seed=recipe.evaluate.seed,
-            shard=evaluation.shard,
+            shard=shard,
             device=self.device,
             arithmetic=recipe.arithmetic,
             crafting=recipe.crafting,
         )
-        tick = partial(self.progress, what)
-        return evaluate(subject, evaluation.samples, evaluation.measurements, settings, tick)
 
     def facts(self, name: str, method: str, seed: int, weights: Mapping[str, Any]) -> dict[str, Any]:
         """What records say of a subject beside its measurements."""

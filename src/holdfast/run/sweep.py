@@ -43,7 +43,7 @@ class Sweep:
     options: tuple[str, ...]  # the recipe and its options as `holdfast train` takes them
 
     def recipe_of(self, values: Mapping[str, Value]) -> Recipe:
-        return _changed(self.table, self.recipe.name, values)
+        return _changed(self.table, self.recipe, values)
 
     def command(self, values: Mapping[str, Value], out: Path) -> str:
         """The command that trains with these values and every seed of the recipe."""
@@ -76,7 +76,7 @@ def read(
 ) -> Sweep:
     """A sweep from the recipe's [sweep] table and the options of the command line, which take precedence."""
     table = source.changed(name, changes)
-    recipe = schema.read(table, name)
+    recipe = schema.load(name, changes)
     given = recipe.sweep or SweepConfig()
     given = replace(
         given,
@@ -150,7 +150,7 @@ def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, ax
         raise ValueError(f"{key} cannot be swept: trials are judged alike, so only keys under {allowed} may vary")
     if isinstance(axis, Range) and axis.whole:
         axis = replace(axis, whole=not _accepted(table, recipe, {key: axis.low + 0.5}))
-    probed = [_changed(table, recipe.name, {key: value}) for value in axis.probes]
+    probed = [_changed(table, recipe, {key: value}) for value in axis.probes]
     if len({json.dumps(_trained(one, method), sort_keys=True) for one in probed}) == 1:
         raise ValueError(f"{key} cannot be swept: it changes nothing about {method}, whose own keys may overrule it")
     if len({one.methods[method].train.validate_samples for one in (recipe, *probed)}) > 1:
@@ -160,17 +160,17 @@ def _checked(table: Mapping[str, Any], recipe: Recipe, method: str, key: str, ax
 
 def _accepted(table: Mapping[str, Any], recipe: Recipe, values: Mapping[str, Value]) -> bool:
     try:
-        _changed(table, recipe.name, values)
+        _changed(table, recipe, values)
     except ValueError:
         return False
     return True
 
 
-def _changed(table: Mapping[str, Any], name: str, values: Mapping[str, Value]) -> Recipe:
+def _changed(table: Mapping[str, Any], recipe: Recipe, values: Mapping[str, Value]) -> Recipe:
     changed = deepcopy(dict(table))
     for change in _settings(values):
         source.change(changed, change)
-    return schema.read(changed, name)
+    return schema.read(changed, recipe.name, stored=recipe.folder is not None)
 
 
 def _settings(values: Mapping[str, Value]) -> list[str]:

@@ -11,9 +11,10 @@ from torch import nn
 from holdfast.contracts import Attack
 from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
-from holdfast.evaluation.subject import network
+from holdfast.evaluation.checks import identity
+from holdfast.evaluation.subject import Subject, network
+from holdfast.models.own import bare
 from holdfast.recipes import kinds
-from holdfast.recipes.assemble import build_model
 from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
@@ -77,7 +78,7 @@ class Trained:
     def _rehearse(self, method: str, seed: int) -> None:
         session, before = self.session, starts(self.session.recipe, method)
         if session.recipe.certificates:
-            certificate_measurements(session.recipe, self._untrained(method, seed))
+            certificate_measurements(session.recipe, self.job(method, seed).build(session.training_data))
         untrained = before and not self.job(before[-1], seed).done
         start = session.recipe.model_of(before[-1]) if untrained else None
         with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
@@ -89,54 +90,46 @@ class Trained:
         if before := starts(session.recipe, method):
             self.prepare(before[-1], seed)
         if job.done:
-            self._check_crafted(job)
+            job.check_crafted(session.recipe.arithmetic, session.recipe.crafting)
         tick = partial(session.progress, f"train {method}, seed {seed}")
         train(job, session.training_data, session.fabric, tick, session.recipe.arithmetic, session.recipe.crafting)
 
-    def _check_crafted(self, job: Job) -> None:
-        """Refuse a model whose training crafted in another way than the recipe asks for, if trained.json tells."""
-        recipe, crafted = self.session.recipe, read_json(job.folder / "trained.json").get("crafted")
-        if crafted is None:
-            return
-        asked = {"arithmetic": recipe.arithmetic, "crafting": recipe.crafting}
-        for key, value in asked.items():
-            if value != crafted[key] and (key, value) != ("arithmetic", "auto"):
-                raise ValueError(
-                    f"{job.folder} holds a model trained with {key} = {crafted[key]!r} but the recipe says {value!r}; "
-                    "choose another --out or remove it"
-                )
+    def model(self, method: str, seed: int) -> nn.Module:
+        """A trained model."""
+        return self._identified(method, seed)[0]
 
-    def model(self, method: str, seed: int) -> tuple[nn.Module, str]:
-        """A trained model and the digest of its weights."""
+    def _identified(self, method: str, seed: int) -> tuple[nn.Module, str, str]:
+        """A trained model, the digest of its weights, and what else identifies it: the code of a user's network."""
         session, job = self.session, self.job(method, seed)
         if not job.done:
             raise FileNotFoundError(f"{job.folder} holds no finished model; train {method} with seed {seed} first")
-        self._check_crafted(job)
+        job.check_crafted(session.recipe.arithmetic, session.recipe.crafting)
         job.check(session.training_data)  # records must name the settings that the weights were trained with
         path = job.folder / f"{session.recipe.evaluate.weights}.safetensors"
         tensors, _ = snapshot.read(path)
         digest = snapshot.digest(tensors)
         if read_json(job.folder / "trained.json").get("weights", {}).get(path.stem) != digest:
             raise ValueError(f"{path} is not what training wrote there; remove {job.folder} and train again")
-        model = self._untrained(method, seed)
-        snapshot.load_weights(model, tensors, path)
-        return session.fabric.to_device(model).eval(), digest
+        model = job.build(session.training_data)
+        snapshot.load_weights(bare(model), tensors, path)
+        code = identity(job.own, bare(model))["code"] if job.own else ""
+        return session.fabric.to_device(model).eval(), digest, code
 
-    def _untrained(self, method: str, seed: int) -> nn.Module:
-        data = self.session.training_data
-        return build_model(self.session.recipe.model_of(method), data.shape, len(data.classes), seed)
-
-    def evaluations(self, method: str, seed: int) -> Iterator[Evaluation]:
-        """The evaluation of a trained model: the attacks and certificates of the recipe."""
+    def networks(self, method: str, seed: int) -> Iterator[Subject]:
+        """The trained model."""
         session, folder = self.session, folder_of(self.session.out, method, seed)
-        model, digest = self.model(method, seed)
+        model, digest, code = self._identified(method, seed)
         weights = {"kept": session.recipe.evaluate.weights, "digest": digest}
         facts = session.facts(method, kinds.name_of(session.recipe.methods[method].method), seed, weights)
         trained = read_json(folder / "trained.json")
         facts["training"] = {key: value for key, value in trained.items() if key != "weights"}
-        subject = network(model, name=method, seed=seed, digest=digest, folder=folder, facts=facts)
-        attacks = {name: self.attack(name, method, seed) for name in session.recipe.attacks}
-        yield network_evaluation(session, subject, attacks)
+        yield network(model, name=method, seed=seed, digest=digest + code, folder=folder, facts=facts)
+
+    def evaluations(self, method: str, seed: int) -> Iterator[Evaluation]:
+        """The evaluation of a trained model: the attacks and certificates of the recipe."""
+        for subject in self.networks(method, seed):
+            attacks = {name: self.attack(name, method, seed) for name in self.session.recipe.attacks}
+            yield network_evaluation(self.session, subject, attacks)
 
     def attack(self, name: str, method: str, seed: int) -> tuple[Attack, Mapping[str, Any]]:
         """An attack of the recipe on one model, with the settings that are stored in its records."""
@@ -146,5 +139,5 @@ class Trained:
             return config, settings
         other = seeds[(seeds.index(seed) + 1) % len(seeds)]
         methods = dict.fromkeys(method if source == "self" else source for source in config.sources)
-        models, digests = zip(*(self.model(source, other) for source in methods), strict=True)
+        models, digests, _ = zip(*(self._identified(source, other) for source in methods), strict=True)
         return config.on(models), {**settings, "weights": digests[0] if len(digests) == 1 else list(digests)}

@@ -6,18 +6,22 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from holdfast.contracts import Cost, Terms
+from holdfast.analysis.head import easy_share
+from holdfast.contracts import Cost, Method, Terms
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
-from holdfast.data import DataSet, Split
+from holdfast.data import DataSet, EvaluationSet, Split
+from holdfast.evaluation.checks import check_model
 from holdfast.evaluation.choose import crafting_with, stored_arithmetic
 from holdfast.evaluation.judge import accuracy
+from holdfast.models.own import Own, bare
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.model import ModelConfig
 from holdfast.records import snapshot
@@ -48,7 +52,8 @@ class Trainer:
         self.job, self.rng = job, Rng(job.seed)
         self.crafted: dict[str, str] = {}  # how attacks craft, set when training starts
         self.method = deepcopy(job.entry.method)  # its parameters must not be shared between runs
-        self.net = build_model(job.model, data.shape, len(data.classes), job.seed)
+        self.net = job.build(data)
+        _check_features(self.method, self.net)
         self.batches = Batches(data.train, config.batch, self.method.needs, job.seed, fabric.device, config.augment)
         self.steps = self.batches.order.steps
         self.total = config.epochs * self.steps
@@ -66,7 +71,7 @@ class Trainer:
         """Load the initial weights: from the file that the job names, or from ``weights`` if it does not exist yet."""
         path = self.job.init_from
         if path is not None:
-            snapshot.load_weights(self.net, snapshot.read(path)[0] if weights is None else weights, path)
+            snapshot.load_weights(bare(self.net), snapshot.read(path)[0] if weights is None else weights, path)
 
     def seed(self) -> None:
         """Seed torch's global generator, which e.g. dropout uses."""
@@ -88,13 +93,17 @@ def rehearse(job: Job, data: DataSet, fabric: Fabric, start: ModelConfig | None 
     """
     with torch.random.fork_rng(devices=[]):  # generators of other devices need no fork: training seeds them again
         trainer = Trainer(job, data, fabric)
-        untrained = None if start is None else build_model(start, data.shape, len(data.classes), seed=0).state_dict()
+        if job.own:
+            check_model(trainer.net, EvaluationSet(data.name, data.train, None), fabric.device)
+        untrained = None
+        if start is not None:
+            untrained = bare(build_model(start, data.shape, len(data.classes), seed=0)).state_dict()
         trainer.start(untrained)
         trainer.seed()
         which = trainer.batches.order.epoch(0)[0]
         try:
             terms = trainer.terms(0, which)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             if len(which) == 1 and "more than 1 value per channel" in str(error):  # torch's message
                 raise ValueError("batch norm cannot train on a batch of 1; use a batch of at least 2") from error
             raise
@@ -143,7 +152,7 @@ def _train(trainer: Trainer, data: DataSet, fabric: Fabric, tick: Tick) -> None:
                 schedule.step()
             run.cost = run.cost + terms.cost
             if run.step % max(1, steps // LOGS_PER_EPOCH) == 0:
-                run.log("train", epoch + 1, {"loss": terms.total, **terms.parts})
+                run.log("train", epoch + 1, {"loss": terms.total, **terms.parts, **easy(terms, data.train.y[which])})
             if run.step % steps == 0:
                 run.cost = run.cost + run.average.after_epoch(epoch + 1)
                 run.validate(data.valid, epoch + 1, fabric.device)
@@ -230,14 +239,14 @@ class _State:
         if reached > self.best and epoch > self.job.entry.train.skipped_epochs:
             self.best, self.best_epoch = reached, epoch
             facts = {"epoch": epoch, "robust": robust, "clean": clean, "samples": len(samples)}
-            snapshot.write(self.job.folder / "best.safetensors", self.average.current.state_dict(), facts)
+            snapshot.write(self.job.folder / "best.safetensors", bare(self.average.current).state_dict(), facts)
 
     def finish(self) -> None:
         """Save the last weights and write trained.json, which marks the end of training."""
         folder, epochs = self.job.folder, self.step // self.batches.order.steps
         # appended lines may be lost in a power failure; this write is synced
         write_text(folder / "metrics.jsonl", "".join(self.lines))
-        snapshot.write(folder / "last.safetensors", self.average.current.state_dict(), {"epoch": epochs})
+        snapshot.write(folder / "last.safetensors", bare(self.average.current).state_dict(), {"epoch": epochs})
         if learned := self.method.state_dict():  # parameters of the method itself
             snapshot.write(folder / "method.safetensors", learned, {"epoch": epochs})
         facts = {
@@ -253,6 +262,23 @@ class _State:
         digests = {name: snapshot.digest(snapshot.read(folder / f"{name}.safetensors")[0]) for name in ("best", "last")}
         write_text(folder / "trained.json", json.dumps(facts | {"weights": digests}, indent=1) + "\n")
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+
+def easy(terms: Terms, y: Tensor) -> dict[str, float]:
+    """The share of the gradient that the easier half of a batch holds, for the log; nothing without known logits."""
+    if not terms.seen or not (logits := terms.seen[-1].logits.detach().float().cpu()).isfinite().all():
+        return {}
+    share = easy_share(logits.numpy(), y.cpu().numpy(), draws=0).value
+    return {"easy": share} if isfinite(share) else {}
+
+
+def _check_features(method: Method, net: nn.Module) -> None:
+    """Refuse a method that compares features for a network without a linear layer, whose input they would be."""
+    if method.needs.features and isinstance(net, Own) and not any(isinstance(m, nn.Linear) for m in net.modules()):
+        raise ValueError(
+            f"{type(method).__name__} compares features, which are the input of the last Linear layer, but the network "
+            "has none; name the layer that gives them (layer = ... of TLA, or holdfast.adapt(network, layer) in Python)"
+        )
 
 
 def nonfinite(terms: Terms, step: int) -> str:

@@ -12,6 +12,8 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module, method: Method) -
     """The optimizer of the parameters of the model and the method, with weight decay on kernels only."""
     modules = [model, method] if isinstance(method, nn.Module) else [model]
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("no parameter of the network has requires_grad, so there is nothing to train")
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import nn
 
 from holdfast.contracts import Method, Terms
 from holdfast.crafting.arithmetic import arithmetic, chosen
+from holdfast.models.classifier import adapt
 from holdfast.models.mixed import Mixed
 from holdfast.recipes.train import TrainConfig
 from holdfast.training.checkpoint import generators, set_generators
@@ -24,8 +26,9 @@ class Precision:
     """The network in the precision of training, and the step from which it computes in float32 again."""
 
     def __init__(self, config: TrainConfig, net: nn.Module, method: Method, device: torch.device) -> None:
-        self.mixed = Mixed(net, device) if config.precision == "bf16-mixed" else None
-        self.model: nn.Module = net if self.mixed is None else self.mixed
+        adapted = cast(nn.Module, adapt(net))
+        self.mixed = Mixed(adapted, device) if config.precision == "bf16-mixed" else None
+        self.model: nn.Module = adapted if self.mixed is None else self.mixed
         self.float32_from: int | None = None
         self._modules = [net, method] if isinstance(method, nn.Module) else [net]
 

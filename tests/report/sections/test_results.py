@@ -123,3 +123,19 @@ def test_steps_that_cannot_cross_the_ball_give_a_warning(make_run, make_study, s
     run = replace(run, records=replace(run.records, facts={**facts, "attacks": attacks}))
     expected = "PGD-40 takes 7 steps of 0.08, which cannot cross the ball (2 eps = 0.6)"
     assert any(warning.startswith(expected) for warning in section(make_study([run])).warnings) == short
+
+
+def test_the_precision_of_crafting_is_said(make_run, make_study) -> None:
+    runs = [make_run(name, 0, n=9) for name in "abc"]
+    ways = ({"folded": True, "arithmetic": "bfloat16"}, {"folded": False, "arithmetic": "float32", "reason": "why"})
+    attacks = {name: {**given, "settings": {"name": "pgd"}} for name, given in runs[0].records.facts["attacks"].items()}
+    told = [
+        replace(run, records=Records(run.records.columns, {**run.records.facts, "attacks": attacks, "crafting": way}))
+        for run, way in zip(runs, (*ways, ways[0]), strict=True)
+    ]
+    fused = "Crafted in bfloat16 on the fused form of the model, judged in float32 on the model itself."
+    assert fused in section(make_study([told[0], told[2]])).sentences
+    mixed = section(make_study(told)).sentences
+    assert f"a (seed 0) and c (seed 0): {fused}" in mixed
+    assert "b (seed 0): Crafted in float32 on the model itself (why), judged in float32 on the model itself." in mixed
+    assert not any("rafted in" in sentence for sentence in section(make_study(runs)).sentences)  # of older records

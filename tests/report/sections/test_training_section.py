@@ -48,3 +48,17 @@ def test_untrained_models_have_no_training_section(make_run, make_study) -> None
     facts = {"attacks": run.records.facts["attacks"]}
     bare = replace(run, metrics=[], records=Records(run.records.columns, facts))
     assert training.section(make_study([bare])) is None
+
+
+def test_robust_overfitting_is_named(make_run, make_study) -> None:
+    run = make_run("AT", 0, n=20)
+    curve = [{"step": e, "epoch": e, "split": "valid", "robust": r} for e, r in enumerate((0.3, 0.51, 0.42), start=1)]
+    found = training.section(make_study([replace(run, metrics=curve)]))
+    assert found is not None
+    assert found.findings == [
+        "AT (seed 0) overfits: its validation accuracy under attack falls from 51.0 % in epoch 2 to 42.0 % in the "
+        "last one."
+    ]
+    steady = training.section(make_study([run]))
+    assert steady is not None
+    assert steady.findings == []

@@ -12,6 +12,7 @@ from holdfast.certify._bounds.search import largest, tried
 from holdfast.contracts import Certificate, Norm
 from holdfast.geometry import LInf
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 _NORMS = ("linf", "l2")
 
@@ -25,8 +26,10 @@ class BoundCertifier:
     box: tuple[float, float] = (0.0, 1.0)
     radii: tuple[float, ...] = ()
     tolerance: float = 0.01
+    closed = True
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.norm.name not in _NORMS:
             raise ValueError(f"the norm is {self.norm.name} but linear bounds are for {' and '.join(_NORMS)}")
         if len(self.box) != 2 or not self.box[0] < self.box[1]:

@@ -39,9 +39,13 @@ def largest(proof: Proof, margin: Tensor, first: Tensor, most: float, tolerance:
 
 
 def _next(low: Tensor, low_margin: Tensor, high: Tensor, high_margin: Tensor, most: float, tolerance: float) -> Tensor:
-    """Where the line between the two ends is zero, but not too near to one of them; twice as far without an end."""
-    share = low_margin / (low_margin - high_margin)
+    """Just below where the line between the two ends is zero, but not too near to one of them; twice without an end.
+
+    Bounds are often linear between the ends. At the zero itself rounding would decide whether a radius is proved, and
+    with it the samples beside it in a batch; a quarter of the tolerance below, it does not.
+    """
     edge = (tolerance / 2 * high / (high - low)).clamp(0.02, 0.5)
+    share = low_margin / (low_margin - high_margin) - edge / 2
     share = share.nan_to_num(0.5).clamp(edge, 1 - edge)
     return torch.where(high.isinf(), (2 * low).clamp_max(most), low + share * (high - low).nan_to_num(0.0))
 

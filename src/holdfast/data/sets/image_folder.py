@@ -12,7 +12,9 @@ from holdfast.data.split import DataSet, EvaluationSet, Split, checked, data_set
 TAKES = "PATH"
 
 
-def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = True) -> DataSet:
+def load(
+    folder: Path | None, *, valid: float | int, seed: int, verify: bool = True, size: tuple[int, int] | None = None
+) -> DataSet:
     """Load the JPEG, PNG, BMP and PPM images under ``folder``, all of one size; names of folders are the classes.
 
     If there are both test and val, val is the validation set; val alone is the test set. Hidden files and those created
@@ -23,7 +25,7 @@ def load(folder: Path | None, *, valid: float | int, seed: int, verify: bool = T
     top = parts["train"].parent
     labels = _labels(parts["train"], top)
     found = {part: _labeled(place, top, labels) for part, place in parts.items()}
-    pixels = decode_parts({part: of_files([path for path, _ in pairs]) for part, pairs in found.items()})
+    pixels = decode_parts({part: of_files([path for path, _ in pairs]) for part, pairs in found.items()}, size)
     filled = {part: (pixels[part], torch.tensor([label for _, label in pairs])) for part, pairs in found.items()}
     return data_set(f"image-folder:{top.name}", filled, list(labels), valid=valid, seed=seed)
 

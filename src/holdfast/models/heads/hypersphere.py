@@ -37,6 +37,8 @@ class Hypersphere(nn.Linear):
         feature_norm: bool = True,
         weight_norm: WeightNorm = "differentiable",
     ) -> None:
+        if width < 1 or classes < 1:
+            raise ValueError(f"width is {width} and classes {classes} but there must be at least one of each")
         if not 0 < scale < torch.inf:
             raise ValueError(f"scale is {scale} but logits are scale times cosines; use a number above 0, e.g. 10")
         if not 0 <= margin < 1:

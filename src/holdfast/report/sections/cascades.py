@@ -28,7 +28,7 @@ def section(study: Study) -> Section | None:
         return None
     table = listing(_TITLES, rows, "The stages", words=["Attack", "Stage"], folded=True)
     warnings = [warning for run in study.runs for warning in _masked(run)]
-    sentences = [*_NOTE, *(sentence for run in study.runs for sentence in _confirmed(run))]
+    sentences = [*_NOTE, *(sentence for run in study.runs for sentence in confirmed(run))]
     return Section(id="cascades", title="Cascades", sentences=sentences, tables=[table], warnings=warnings)
 
 
@@ -49,7 +49,7 @@ def _cascades(runs: Sequence[Run]) -> dict[str, list[Stages]]:
     return found
 
 
-def _confirmed(run: Run) -> Iterator[str]:
+def confirmed(run: Run) -> Iterator[str]:
     """What AutoAttack found among samples that another cascade left standing, and a bound for all of them."""
     for attack in run.records.attacks.values():
         if attack.drawn_from is None or not attack.stages:

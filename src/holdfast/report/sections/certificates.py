@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +11,14 @@ from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars,
 from holdfast.report.format import eps_text, percent
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_name
-from holdfast.report.summary import bounds, certified_error, empirical_error
+from holdfast.report.summary import abstained, bounds, certified_error, empirical_error, of_another
 from holdfast.report.table import Cell, Column, Measure, Table, share_table
 from holdfast.statistics import Share
 
 ORDER = 40
 
 _POINTS = 300
+_DASHES = {"Certified": "solid", "Empirical": "dot"}
 _NOTE = (
     "Robust error in percent of the samples.",
     "Certified: misclassified, or not proved to keep its label within the radius.",
@@ -33,12 +35,30 @@ class _Group:
     """The runs of each name that have one certificate in one group: what one table and one plot show."""
 
     title: str
+    group: str
     certificate: str
     runs: Mapping[str, Sequence[Run]]
 
     @property
     def norm(self) -> str:
         return self.certificate.partition(":")[0]
+
+    @property
+    def other(self) -> bool:
+        """True if certified is another classifier than the one that was attacked: it has no empirical error."""
+        return any(of_another(run.records, self.certificate) for runs in self.runs.values() for run in runs)
+
+    @property
+    def errors(self) -> Mapping[str, Error]:
+        """The kinds of robust error that are known."""
+        found: dict[str, Error] = {"Certified": certified_error}
+        return found if self.other else found | {"Empirical": empirical_error}
+
+    def facts(self, key: str) -> list[Any]:
+        """The distinct values of a fact of the certificate."""
+        _, _, name = self.certificate.partition(":")
+        found = (run.records.certificates.get(name, {}).get(key) for runs in self.runs.values() for run in runs)
+        return [value for value in dict.fromkeys(found) if value is not None]
 
     def cell(self, name: str, error: Error, radius: float) -> Cell:
         return Cell(tuple(error(run.records, self.certificate, radius) for run in self.runs[name]))
@@ -49,16 +69,16 @@ class _Group:
 
 def section(study: Study) -> Section | None:
     """A table and a plot for each norm, certifier and group: radii of two norms cannot be compared."""
-    groups = [_Group(_title(*key), key[1], by_name(runs)) for key, runs in study.certified().items()]
+    groups = [_Group(_title(*key), *key, by_name(runs)) for key, runs in study.certified().items()]
     if not groups:
         return None
     looks = marks(name for group in groups for name in group.runs)
     return Section(
         id="certificates",
         title="Certificates",
-        sentences=_NOTE,
+        sentences=[*_NOTE, *(sentence for group in groups for sentence in _about(group))],
         tables=[_table(group, study.radii, looks) for group in groups],
-        plots=[_plot(group, study.radii, looks) for group in groups],
+        plots=[*_together(groups), *(_plot(group, study.radii, looks) for group in groups)],
         findings=[_ranking(group, study.radii) for group in groups if study.radii],
         in_text=True,
     )
@@ -69,11 +89,60 @@ def _title(group: str, certificate: str) -> str:
     return ", ".join(filter(None, [group, f"{norm} radii of {certifier}"]))
 
 
+def _about(group: _Group) -> list[str]:
+    """What is certified, if that is not the classifier itself, and how likely a radius is wrong."""
+    said = [
+        f"{group.title} are those of {of}: it is another classifier than the network that was attacked, so only its "
+        "certified error is known."
+        for of in group.facts("certifies")
+    ]
+    for alpha in group.facts("alpha"):
+        cells = {
+            n: Cell(tuple(abstained(r.records, group.certificate) for r in runs)) for n, runs in group.runs.items()
+        }
+        shares = ", ".join(f"{name} {percent(cell.mean)}" for name, cell in cells.items() if cell.known)
+        said.append(
+            f"{group.title} depend on random noise: each radius is wrong with a probability of at most {alpha:g}. "
+            f"Abstentions count as errors; in percent of the samples: {shares}."
+        )
+    return said
+
+
+def _together(groups: Sequence[_Group]) -> list[Plot]:
+    """For each norm with several certifiers, the certified error of all of them in one plot."""
+    plots = []
+    for norm in dict.fromkeys(group.norm for group in groups):
+        same = [group for group in groups if group.norm == norm]
+        if len({group.certificate for group in same}) > 1:
+            plots.append(_one_norm(norm, same))
+    return plots
+
+
+def _one_norm(norm: str, groups: Sequence[_Group]) -> Plot:
+    lines = {_named(group, name): (group, name) for group in groups for name in group.runs}
+    looks, grid = marks(lines), sorted({radius for group in groups for radius in _grid(group)})
+    traces = [
+        _line(line, {radius: group.cell(name, certified_error, radius) for radius in grid}, looks[line], "solid")
+        for line, (group, name) in lines.items()
+    ]
+    what = f"certified error of all classifiers against the {norm} radius"
+    figure = curve_figure(traces, f"{norm} radius", "certified error (%)")
+    caption = "Good is a line that stays low far to the right. Each line is of one classifier and one certifier."
+    return Plot(
+        f"All {norm} radii: {what}", f"Line chart of {what}: {', '.join(lines)}", figure, wide=True, caption=caption
+    )
+
+
+def _named(group: _Group, name: str) -> str:
+    _, _, certifier = group.certificate.partition(":")
+    return ", ".join(filter(None, [name, group.group, certifier]))
+
+
 def _table(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> Table:
     """Clean error, and certified and empirical error at each radius."""
-    measures = [(Column("Clean error"), group.measure(empirical_error, 0.0))]
+    measures = [(Column("Clean error"), group.measure(certified_error, 0.0))]
     for radius in radii:
-        for name, error in (("Certified", certified_error), ("Empirical", empirical_error)):
+        for name, error in group.errors.items():
             measures.append((Column(f"{name} {eps_text(radius)}"), group.measure(error, radius)))
     return share_table(group.runs, measures, {name: mark.color for name, mark in looks.items()}, group.title)
 
@@ -91,13 +160,13 @@ def _plot(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> P
     """Robust error against the radius: certified solid, empirical dotted; the true error lies between the two."""
     grid, traces = _grid(group), []
     for name in group.runs:
-        for kind, error, dash in (("certified", certified_error, "solid"), ("empirical", empirical_error, "dot")):
+        for kind, error in group.errors.items():
             cells = {radius: group.cell(name, error, radius) for radius in grid}
-            traces.append(_line(f"{name}, {kind}", cells, looks[name], dash))
+            traces.append(_line(f"{name}, {kind.lower()}", cells, looks[name], _DASHES[kind]))
         cells = {radius: group.cell(name, certified_error, radius) for radius in radii}
         traces.append(_bars(f"{name}, certified, 95 %", cells, looks[name]))
     what = f"robust error against the {group.norm} radius"
-    alt = f"Line chart of certified and empirical {what} for {', '.join(group.runs)}"
+    alt = f"Line chart of {' and '.join(group.errors).lower()} {what} for {', '.join(group.runs)}"
     figure = curve_figure(traces, f"{group.norm} radius", "robust error (%)")
     caption = "Good is a certified line that stays low far to the right, and close to the empirical one below it."
     return Plot(f"{group.title}: {what}", alt, figure, wide=True, caption=caption)

@@ -1,10 +1,12 @@
 """Robust accuracy of each method against each attack, with the worst case over attacks first, and the main results."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 
 from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
+from holdfast.report.crafted import crafted
 from holdfast.report.figures import colors
 from holdfast.report.format import attack_words, eps_text, listed, percent
 from holdfast.report.page import Section
@@ -24,10 +26,17 @@ def section(study: Study) -> Section | None:
     return Section(
         id="results",
         title="Results",
-        sentences=[*_sentences(study), *_randomized(study)],
+        sentences=[*_sentences(study), *_crafted(study), *_randomized(study)],
         tables=[table for table in tables if table is not None],
         findings=verdicts(study),
-        warnings=[*_outside(study), *_not_attacked(study), *_short(study)],
+        warnings=[
+            *_outside(study),
+            *_not_attacked(study),
+            *_short(study),
+            *_mixed(study),
+            *study.notes,
+            *_left_out(study),
+        ],
         in_text=True,
     )
 
@@ -42,6 +51,12 @@ def _sentences(study: Study) -> list[str]:
         "The worst case counts a sample as robust only if every attack failed on it.",
         spread,
     ]
+
+
+def _crafted(study: Study) -> Iterator[str]:
+    """How the attacks on networks computed, where the facts of runs tell."""
+    attacked = [run for run in study.runs if run.records.attacks and "crafting" in run.records.facts]
+    yield from crafted({run.label: run.records for run in attacked})
 
 
 def main_table(study: Study) -> Table:
@@ -145,6 +160,24 @@ def _short(study: Study) -> Iterator[str]:
                 f"{name} takes {steps} steps of {step:.4g}, which cannot cross the ball (2 eps = {needed:.4g}), so it "
                 "may miss adversarial examples; use more or larger steps, or leave out the step size."
             )
+
+
+def _mixed(study: Study) -> Iterator[str]:
+    """Attacks that have one name but other settings in some runs, as runs of several recipes may have."""
+    for name in study.attacks():
+        settings: dict[str, list[str]] = {}
+        for run in study.runs:
+            if name in run.records.attacks:
+                given = run.records.attacks[name].settings
+                text = json.dumps({key: value for key, value in given.items() if key != "weights"}, sort_keys=True)
+                settings.setdefault(text, []).append(run.title)
+        if len(settings) > 1:
+            groups = "; ".join(listed(list(dict.fromkeys(titles))) for titles in settings.values())
+            yield f"{name} has other settings in some runs, so its columns cannot be compared: {groups}."
+
+
+def _left_out(study: Study) -> Iterator[str]:
+    yield from (run.left_out for run in study.runs if run.left_out)
 
 
 def verdicts(study: Study) -> list[str]:

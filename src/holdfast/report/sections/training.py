@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from holdfast.report.figures import Mark, Plot, Trace, colors, figure, marks, scatter
+from holdfast.report.format import percent
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
 from holdfast.report.table import UNKNOWN, Table, listing
@@ -13,6 +14,7 @@ ORDER = 50
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _MOST_POINTS = 300
+_FALL = 0.05  # of the validation accuracy under attack, beyond the noise of a thousand samples
 _COLUMNS = {
     "Training seconds": "seconds",
     "Forwards": "forwards",
@@ -24,7 +26,9 @@ _CAPTIONS = {
     "clean": "Validation accuracy without attack. Good is high.",
     "robust": "Validation accuracy under attack. Good is high at the end; a fall after a peak is robust overfitting.",
     "loss": "Good falls and settles.",
+    "easy": "The share of the gradient that the easier half of a batch holds. A half would be an equal share.",
 }
+_PART = "A part of the loss. Good settles; jumps and a rise at the end are signs of unstable training."
 _NOTE = (
     "Validation with markers, training as a thin line; further seeds are dashed. Long logs are shown as means over "
     "intervals of equal length."
@@ -45,8 +49,24 @@ def section(study: Study) -> Section | None:
         tables=[table] if table else [],
         legend={run.title: looks[run.title] for run in study.runs if run.metrics},
         plots=plots,
+        findings=list(_overfitted(study)),
         warnings=_warnings(study),
     )
+
+
+def _overfitted(study: Study) -> Iterator[str]:
+    """Models that were clearly more robust on the validation samples before training ended (Rice et al. 2020)."""
+    for run in study.runs:
+        robust = [(row["epoch"], row["robust"]) for row in run.metrics if "epoch" in row and _number(row.get("robust"))]
+        if not robust:
+            continue
+        epoch, best = max(robust, key=lambda at: at[1])
+        last = robust[-1][1]
+        if best - last >= _FALL:
+            yield (
+                f"{run.label} overfits: its validation accuracy under attack falls from {percent(best)} % in epoch "
+                f"{epoch} to {percent(last)} % in the last one."
+            )
 
 
 def training_table(study: Study, folded: bool = False) -> Table | None:
@@ -86,7 +106,7 @@ def training_plots(study: Study) -> list[Plot]:
         ]
         layout = {"xaxis": {"title": {"text": "step"}}, "showlegend": False, "height": 280}
         alt = f"Line chart of {scalar} against the training step"
-        plots.append(Plot(scalar, alt, figure(traces, layout), caption=_CAPTIONS.get(scalar, "")))
+        plots.append(Plot(scalar, alt, figure(traces, layout), caption=_CAPTIONS.get(scalar, _PART)))
     return plots
 
 

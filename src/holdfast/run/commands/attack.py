@@ -13,7 +13,7 @@ from holdfast.run.commands.options import Changes, DataDir, Device, Out, Recipe,
 
 def attack(
     recipe: Recipe,
-    method: Annotated[str, typer.Argument(help="The method of the recipe whose model is attacked.")],
+    method: Annotated[str, typer.Argument(help="The method or model of the recipe that is attacked.")],
     name: Annotated[str, typer.Argument(metavar="ATTACK", help="An attack of the recipe.")],
     save: Annotated[Path, typer.Option("--save", help="The .npz file for the adversarial examples.")],
     seed: Annotated[int | None, typer.Option("--seed", help="The seed of the model; default the first.")] = None,
@@ -32,7 +32,7 @@ def attack(
 ) -> None:
     """Save adversarial examples of a trained model: x, x_adv, y, label, fooled, distance as one .npz file."""
     from holdfast.run.examples import save_examples
-    from holdfast.run.study import rows
+    from holdfast.run.study import NETWORKS, rows
 
     loaded = schema.load(recipe, changes)
     if name not in loaded.attacks:
@@ -40,7 +40,7 @@ def attack(
     if levels is not None and levels < 1:
         raise ValueError(f"--round is {levels} but needs at least one level; 255 rounds as image files do")
     check_file(save, "--save")
-    (row,) = rows(loaded, ("methods",), method, loaded.seeds[0] if seed is None else seed)
+    row = rows(loaded, NETWORKS, method, seed)[0]
     with Progress() as progress:
         session = open_session(loaded, out, data_dir, device, progress)
-        print(save_examples(session, method, row.seed, name, levels, save))
+        print(save_examples(session, row, name, levels, save))

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast import zoo
 from holdfast.members import first_line, unknown
 from holdfast.recipes import kinds, source, toml
 from holdfast.recipes.certify import learners
@@ -19,16 +20,21 @@ Listing = list[tuple[str, str]]
 
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="attacks, methods, certifiers, models, heads, learners, data or recipes.")
+        str, typer.Argument(help="attacks, methods, certifiers, models, heads, learners, data, recipes or zoo.")
     ] = "recipes",
 ) -> None:
-    """List everything that recipes can name, with one sentence each; by default the recipes themselves."""
+    """List everything that recipes can name, or the trained models of the zoo; by default the recipes themselves."""
     if kind not in KINDS:
         raise ValueError(unknown(f"kind {kind!r}", kind, KINDS))
+    console = Console()
+    if not console.is_terminal:  # one line each, for grep
+        for name, sentence in KINDS[kind]():
+            print(f"{name}  {sentence}")
+        return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, sentence in KINDS[kind]():
         table.add_row(f"[bold]{escape(name)}[/bold]", escape(sentence))
-    Console().print(table)
+    console.print(table)
 
 
 def _classes(kind: str) -> Listing:
@@ -56,6 +62,10 @@ def _recipes() -> Listing:
     return [(name, str(source.table(name).get("description", ""))) for name in source.names()]
 
 
+def _zoo() -> Listing:
+    return [(name, str(zoo.card(name))) for name in zoo.names()]
+
+
 KINDS: Mapping[str, Callable[[], Listing]] = {
     "attacks": lambda: _classes("attack"),
     "methods": lambda: _classes("method"),
@@ -65,4 +75,5 @@ KINDS: Mapping[str, Callable[[], Listing]] = {
     "learners": lambda: [(name, first_line(cls)) for name, cls in learners().items()],
     "data": _data,
     "recipes": _recipes,
+    "zoo": _zoo,
 }

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, their checks, and opening a session."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,12 +12,22 @@ from holdfast.recipes import schema
 if TYPE_CHECKING:
     from holdfast.run.session import Session
 
-Recipe = Annotated[str, typer.Argument(help="A recipe name (`holdfast list recipes`) or the path of a .toml file.")]
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe name (`holdfast list recipes`), the path of a .toml file, or the folder of results of --model."
+    ),
+]
+MaybeRecipe = Annotated[
+    str | None,
+    typer.Argument(help="A recipe name, the path of a .toml file, or the folder of results of --model."),
+]
 Changes = Annotated[
     list[str], typer.Option("--set", help="Change a recipe key, e.g. --set train.epochs=3 --set threat.eps=8/255.")
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Folder for results; default: runs/NAME of the recipe or the model.")
+    Path | None,
+    typer.Option("--out", help="Folder for results; default: runs/NAME of the recipe, or of model, data and threat."),
 ]
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of data files; default: the variable HOLDFAST_DATA.")
@@ -90,11 +101,21 @@ Attacks = Annotated[
         rich_help_panel=_OWN,
     ),
 ]
+Epochs = Annotated[
+    int | None, typer.Option(help="Number of epochs; default 10. Others: --set train....", rich_help_panel=_OWN)
+]
 Confirm = Annotated[
     str | None,
     typer.Option(
         help="Run AutoAttack too on this many samples that triage leaves standing, drawn at random, or on all; the "
         "report says how much lower AutoAttack would be at most."
+    ),
+]
+Eps = Annotated[
+    str | None,
+    typer.Option(
+        help="Measure accuracy at these eps too, e.g. 2/255,4/255,16/255, with the last attack that is not a cascade.",
+        rich_help_panel=_OWN,
     ),
 ]
 Samples = Annotated[
@@ -139,6 +160,12 @@ def check_file(path: Path | None, option: str) -> None:
         raise ValueError(f"{option} names {path}, which {problem}; name a file in a folder that exists")
 
 
+def check_new(out: Path | None) -> None:
+    """Refuse a folder that has a page already, which another one would replace."""
+    if out is not None and (out / "report.html").exists():
+        raise ValueError(f"{out} has a report already, which would be replaced; choose another --out")
+
+
 def default_out(recipe: schema.Recipe, out: Path | None) -> Path:
     """The folder for results: the one given, else one named after the recipe."""
     return recipe.default_out if out is None else out
@@ -150,4 +177,6 @@ def open_session(
     """Load the data of a recipe and choose the device."""
     from holdfast.run.session import Session
 
+    for note in recipe.notes:
+        print(f"holdfast: {note}", file=sys.stderr)
     return Session.open(recipe, default_out(recipe, out), data_dir, device, progress.report)

@@ -13,7 +13,8 @@ def run(
     changes: Changes = [],  # noqa: B006
     device: Device = "auto",
 ) -> None:
-    """Train what is missing, evaluate, and write the report; run again to resume."""
+    """Train what is missing, evaluate and analyze it, and write the report; run again to resume."""
+    from holdfast.report.text import text_summary
     from holdfast.run import study
     from holdfast.run.report import write_report
 
@@ -23,4 +24,6 @@ def run(
         session = open_session(loaded, out, data_dir, device, progress)
         study.prepare(session, study.rows(loaded))
         study.evaluate(session, study.rows(loaded))
-    write_report(loaded, session.out, markdown)
+        if loaded.analyze is not None:
+            study.analyze(session, study.rows(loaded))
+    write_report(loaded, session.out, markdown, text_summary)

@@ -1,0 +1,130 @@
+"""What features do under attack: the ratios r and r', and nearest neighbors among training samples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+
+from holdfast.report.figures import colors
+from holdfast.report.format import listed
+from holdfast.report.page import Section
+from holdfast.report.ratios import common_classes, difference, ratio
+from holdfast.report.study import Run, Study, analysis_of, by_title
+from holdfast.report.table import UNKNOWN, Column, RunMeasure, Table, listing, run_table
+from holdfast.statistics import Estimate, Share
+
+ORDER = 32
+
+_NOTE = (
+    "r: the mean cosine distance of adversarial examples to the samples of the class they are mistaken for, over the "
+    "mean distance within that class; high is good. r': the same for the class they come from; low is good (Mao et al. "
+    "2019, Tables 2 and 3).",
+    "Nearest neighbors vote among training samples, by cosine distance; good is equal with and without attack (Table "
+    "4).",
+    "Every sample is attacked with all steps. Brackets are 95 % intervals: bootstrap over samples for r and r', Wilson "
+    "for percentages.",
+)
+_KINDS = ("r", "r_prime")
+
+
+def section(study: Study) -> Section | None:
+    """Two tables, and the paired differences of r and r' folded below them."""
+    groups = study.analyzed()
+    if not groups:
+        return None
+    compared = _differences(study)
+    return Section(
+        id="features",
+        title="Features under attack",
+        sentences=[*_NOTE, *_skipped(study)],
+        tables=[_ratios(study, groups), _neighbors(study, groups), *([compared] if compared else [])],
+        warnings=list(_without_ratio(study)),
+        in_text=True,
+    )
+
+
+def _analyzed(study: Study) -> list[Run]:
+    return [run for run in study.runs if run.analysis is not None]
+
+
+def _levels(study: Study) -> Mapping[int, str]:
+    """The attacks by their position; all models of a study have the same."""
+    first = analysis_of(_analyzed(study)[0])
+    return {number: one.name for number, one in enumerate(first.under)}
+
+
+def _ratios(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
+    measures: list[tuple[Column, RunMeasure]] = []
+    for level, name in _levels(study).items():
+        classes = common_classes(_analyzed(study), level)
+        measures.append((Column("r", f"{name}; high is good"), partial(_r, level=level, classes=classes)))
+        measures.append((Column("r'", f"{name}; low is good"), partial(_r_prime, level=level)))
+    return run_table(groups, measures, colors(study.titles), "Ratios of distances", _size)
+
+
+def _r(run: Run, level: int, classes: Sequence[int]) -> Estimate | None:
+    found = ratio(run, level, "r")
+    return None if found is None else found.over(classes)
+
+
+def _r_prime(run: Run, level: int) -> Estimate | None:
+    found = ratio(run, level, "r_prime")
+    return None if found is None else found.average
+
+
+def _neighbors(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
+    measures: list[tuple[Column, RunMeasure]] = []
+    for number, k in enumerate(analysis_of(_analyzed(study)[0]).facts["k"]):
+        measures.append((Column(f"{k}-NN", "no attack"), partial(_votes, level=None, number=number)))
+        for level, name in _levels(study).items():
+            measures.append((Column(f"{k}-NN", name), partial(_votes, level=level, number=number)))
+    return run_table(groups, measures, colors(study.titles), "Accuracy of nearest neighbors, %", _size)
+
+
+def _votes(run: Run, level: int | None, number: int) -> Share:
+    found = analysis_of(run)
+    return (found.neighbors if level is None else found.under[level].neighbors).accuracy[number]
+
+
+def _size(run: Run) -> int:
+    return len(analysis_of(run).samples)
+
+
+def _skipped(study: Study) -> Iterator[str]:
+    """How many classes r is averaged over, where it is not all."""
+    runs = _analyzed(study)
+    for level, name in _levels(study).items():
+        known = [found for run in runs if (found := ratio(run, level, "r")) is not None]
+        common, classes = len(common_classes(runs, level)), len(known[0].classes) if known else 0
+        if common < classes:
+            yield (
+                f"Under {name} r is the mean over the {common} of {classes} classes into which samples of every model "
+                "were misclassified."
+            )
+
+
+def _without_ratio(study: Study) -> Iterator[str]:
+    lacking = [run.label for run in _analyzed(study) if ratio(run, 0, "r") is None]
+    if lacking:
+        yield f"{listed(lacking)}: the features of a class all have one direction, so r and r' are not defined."
+
+
+def _differences(study: Study) -> Table | None:
+    """The differences of all pairs of models at each seed and level, whose bootstrap draws are paired."""
+    titles = ("First", "Second", "Seed", "Attack", "r of first minus second", "r' of first minus second")
+    rows = [row for pair in combinations(by_title(_analyzed(study)).values(), 2) for row in _pair(study, *pair)]
+    caption = f"All {len(rows)} differences of r and r', paired by sample"
+    return listing(titles, rows, caption, words=("Second", "Attack"), folded=True) if rows else None
+
+
+def _pair(study: Study, first: Sequence[Run], second: Sequence[Run]) -> Iterator[list[str]]:
+    partners = {run.seed: run for run in second}
+    for run in first:
+        if run.seed not in partners:
+            continue
+        for level, name in _levels(study).items():
+            each = [difference(run, partners[run.seed], level, kind) for kind in _KINDS]
+            yield [run.title, second[0].title, str(run.seed), name, *map(_text, each)]
+
+
+def _text(found: Estimate | None) -> str:
+    return UNKNOWN if found is None or found.value != found.value else str(found)
