@@ -28,9 +28,7 @@ from holdfast.rng import Rng as Rng
 
 if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not listed here is of type Any to them
     from holdfast.api import analyze as analyze
-    from holdfast.api import batches as batches
     from holdfast.api import evaluate as evaluate
-    from holdfast.api import fit as fit
     from holdfast.api import judge as judge
     from holdfast.attacks.bim import BIM as BIM
     from holdfast.attacks.cw_linf import CWLinf as CWLinf
@@ -54,6 +52,8 @@ if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not lis
     from holdfast.methods.triplet import Triplet as Triplet
     from holdfast.report.analyzed import Analyzed as Analyzed
     from holdfast.report.result import Result as Result
+    from holdfast.training.fit import batches as batches
+    from holdfast.training.fit import fit as fit
     from holdfast.training.fitted import Fitted as Fitted
     from holdfast.zoo import load_model as load_model
 

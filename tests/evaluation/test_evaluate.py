@@ -398,7 +398,7 @@ def test_results_do_not_depend_on_shard_size_and_order(
 
 def test_micro_batch_size_is_measured_once_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([3, 5])
-    monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y: next(given))
+    monkeypatch.setattr("holdfast.evaluation.choose.measured", lambda model, x, y, total: next(given))
     todo = measured({"push": pushed(0.1)})
     assert run(tmp_path, todo).facts["micro"] == 3
     assert run(tmp_path, todo).facts["micro"] == 3
@@ -545,7 +545,9 @@ def test_versions_cover_all_modules_that_compute(modules: list[str], parts: tupl
     start = {module for name in modules for module in (f"holdfast.{name}", *graph.find_descendants(f"holdfast.{name}"))}
     used = start | {module for one in start for module in graph.find_upstream_modules(one)}
     covered = [f"holdfast.{part.removesuffix('.py')}" for part in (*provenance._EVERYWHERE, *parts)]
-    without_numbers = ("holdfast.members", "holdfast.records", "holdfast.recipes", "holdfast.statistics")
+    without_numbers = tuple(
+        f"holdfast.{name}" for name in ("members", "progress", "records", "recipes", "settings", "statistics")
+    )
     known = (*covered, *without_numbers)
     missing = {one for one in used if one != "holdfast" and not any(f"{one}.".startswith(f"{k}.") for k in known)}
     assert not missing

@@ -162,10 +162,11 @@ def test_transfer_from_several_methods(study: SimpleNamespace, recipe: Recipe, t
 def test_best_or_last_weights_are_evaluated(study: SimpleNamespace, tiny: Path) -> None:
     for selected in ("best", "last"):
         trained = models(schema.load(str(tiny), [f"evaluate.weights={selected}"]), study.out)
-        model, digest = trained.model("TLA", 1)
+        model = trained.model("TLA", 1)
+        _, settings = trained.attack("transfer", "TLA", 0)  # crafts on seed 1
         weights = snapshot.read(study.out / "TLA" / "seed-1" / f"{selected}.safetensors")[0]
         assert same(model.state_dict(), weights)
-        assert digest == snapshot.digest(weights)
+        assert settings["weights"] == snapshot.digest(weights)
 
 
 def test_weights_of_other_settings_or_unfinished_ones_are_not_evaluated(study: SimpleNamespace, tiny: Path) -> None:

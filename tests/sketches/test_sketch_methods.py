@@ -24,7 +24,7 @@ from holdfast.rng import Rng
 @dataclass(frozen=True, kw_only=True)
 class Triplets:
     attack: Attack
-    needs = Needs(positive=True, pool=6)
+    needs = Needs(positive=True, pool=6, features=True)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         assert batch.positive is not None

@@ -18,7 +18,6 @@ from holdfast.contracts import Certificate, Norm
 from holdfast.geometry import L2
 from holdfast.mahalanobis import factor
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 _LARGEST, _LEAST = 1e100, 1e-100  # fourth powers of larger or smaller numbers leave the range of float64
 
@@ -48,7 +47,6 @@ class Neighbors:
     norm: Norm = field(default=L2(), init=False)
 
     def __post_init__(self) -> None:
-        check_types(self)
         _check_numbers("points", self.points)
         _check_spread(self.points)
         _check_labels(self.labels, len(self.points))

@@ -37,17 +37,18 @@ def measured(model: nn.Module, x: Tensor, y: Tensor, total: int | None = None) -
 
     There are as many turns as take about one pass over the ``total`` samples that will be attacked (None: many).
     """
-    turns = _ROUNDS if total is None else max(1, min(_ROUNDS, total // sum(_TRIED)))
     sizes = [number for number in _TRIED if number <= len(x)]
+    if len(sizes) < 2:
+        return sizes[0] if sizes else USUAL
+    turns = _ROUNDS if total is None else max(1, min(_ROUNDS, total // sum(_TRIED)))
     best = dict.fromkeys(sizes, torch.inf)
     with crafting(model, Rng(0)) as view, torch.inference_mode(False), torch.enable_grad():
-        for number in sizes[:1]:
-            _seconds(view, x[:number], y[:number])  # a first pass prepares more than later ones
-        for _ in range(turns if len(sizes) > 1 else 0):
+        _seconds(view, x[: sizes[0]], y[: sizes[0]])  # a first pass prepares more than later ones
+        for _ in range(turns):
             for number in sizes:
                 best[number] = min(best[number], _seconds(view, x[:number], y[:number]) / number)
     known = [number for number in sizes if best[number] < torch.inf] or sizes
-    return min(known, key=best.__getitem__, default=USUAL)
+    return min(known, key=best.__getitem__)
 
 
 def _seconds(view: Model, x: Tensor, y: Tensor) -> float:

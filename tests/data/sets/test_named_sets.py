@@ -42,8 +42,10 @@ def test_the_file_name_is_the_recipe_name():
 def test_every_set_has_the_same_signature_and_a_description(name):
     module = importlib.import_module(f"holdfast.data.sets.{name.replace('-', '_')}")
     parameters = inspect.signature(module.load).parameters
-    assert list(parameters) == ["folder", *KEYWORDS]
-    assert all(parameters[word].kind is inspect.Parameter.KEYWORD_ONLY for word in KEYWORDS)
+    optional = ["size"] if name == "image-folder" else []  # images on disk have any size
+    assert list(parameters) == ["folder", *KEYWORDS, *optional]
+    assert all(parameters[word].kind is inspect.Parameter.KEYWORD_ONLY for word in (*KEYWORDS, *optional))
+    assert all(parameters[word].default is None for word in optional)
     assert parameters["verify"].default is True
     assert module.__doc__
     assert module.load.__doc__

@@ -34,7 +34,7 @@ def analyze(
 ) -> None:
     """Look inside networks: what their features do under attack. Writes the report; run again to resume.
 
-    Networks are trained first where that is still to do. The recipe's table [analyze] says what is measured; --set
+    Networks are trained first where that is still to do. The table `analyze` of the recipe says what is measured; --set
     changes it, e.g. --set analyze.samples=500. A folder of results, also of `holdfast evaluate --model`, names its
     recipe itself.
     """
