@@ -22,9 +22,9 @@ from holdfast.geometry import eps_text
 from holdfast.recipes import schema
 from holdfast.records.files import write_text
 from holdfast.report.analysis import Analysis
+from holdfast.report.elements.table import listing, markdown_table
 from holdfast.report.ratios import common_classes, difference, ratio
 from holdfast.report.study import Run, analysis_of
-from holdfast.report.table import listing, markdown_table
 from holdfast.run.study import study_of
 from holdfast.statistics import Estimate
 

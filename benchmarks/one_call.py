@@ -19,8 +19,8 @@ from bench.subjects import SUBJECTS, dataset, fresh
 from torch import nn
 
 import holdfast
-from holdfast.evaluation import measurements
 from holdfast.evaluation.judge import attack_and_judge
+from holdfast.evaluation.measurements import attack
 
 FOLDER = Path("runs/bench-one-call")
 SUITES: dict[str, Sequence[str]] = {
@@ -89,7 +89,7 @@ def main() -> None:
     def timed(model: Any, attack: Any, *given: Any, **options: Any) -> Any:
         return attack_and_judge(model, Timed(attack), *given, **options)
 
-    measurements.attack_and_judge = timed
+    attack.attack_and_judge = timed
     found = {name: shares(name, asked.samples, asked.train) for name in asked.models}
     print(f"Time of holdfast.evaluate beside its attacks, {asked.samples} samples, CPU time of one thread\n")
     print("| attacks | " + " | ".join(asked.models) + " |\n| --- |" + " --- |" * len(found))

@@ -34,7 +34,7 @@ from holdfast.evaluation.judge import predict
 from holdfast.recipes import schema, source
 from holdfast.run import study
 from holdfast.run.session import Session
-from holdfast.run.trained import Trained
+from holdfast.run.subjects.trained import Trained
 
 METHODS = {
     "plain": {"name": "plain", "train": {"select": "clean"}},

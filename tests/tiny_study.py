@@ -19,9 +19,9 @@ from holdfast.contracts import Method
 from holdfast.data import DataSet, Split
 from holdfast.geometry import LInf, Threat
 from holdfast.methods.plain import Plain
-from holdfast.recipes.model import ModelConfig
 from holdfast.recipes.schema import Entry
-from holdfast.recipes.train import OptimizerConfig, TrainConfig
+from holdfast.recipes.tables.model import ModelConfig
+from holdfast.recipes.tables.train import OptimizerConfig, TrainConfig
 from holdfast.rng import Rng
 from holdfast.training.job import Job
 from holdfast.training.loop import train

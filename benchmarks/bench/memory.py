@@ -19,7 +19,7 @@ from bench.subjects import SUBJECTS, Bench, dataset, first
 from bench.timing import forget_peak, peak_memory
 from holdfast import PGD
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.measurements import Attacked, Clean
+from holdfast.evaluation.measurements.attack import Attacked, Clean
 from holdfast.evaluation.subject import network
 
 _STEPS = 1  # memory does not depend on the number of steps

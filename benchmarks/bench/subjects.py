@@ -18,9 +18,9 @@ from holdfast import PGD, Adversarial, LInf, Plain, Threat, data
 from holdfast.contracts import Method
 from holdfast.data import DataSet, Split
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import HeadConfig, ModelConfig
 from holdfast.recipes.schema import Entry
-from holdfast.recipes.train import ScheduleConfig, TrainConfig
+from holdfast.recipes.tables.model import HeadConfig, ModelConfig
+from holdfast.recipes.tables.train import ScheduleConfig, TrainConfig
 from holdfast.records import snapshot
 from holdfast.training.job import Job
 from holdfast.training.loop import train

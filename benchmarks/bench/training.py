@@ -16,7 +16,7 @@ from holdfast import PGD, Adversarial, Batch, Rng, Rows, Terms, adapt
 from holdfast.contracts import Method, Needs
 from holdfast.crafting.view import unwrapped
 from holdfast.losses.classification import cross_entropy
-from holdfast.recipes.train import OptimizerConfig
+from holdfast.recipes.tables.train import OptimizerConfig
 from holdfast.training.optimizer import build_optimizer
 
 RIVAL = "torchattacks"

@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # gives type checkers the exact types; a name that is not lis
     from holdfast.methods.tla import TLA as TLA
     from holdfast.methods.trades import TRADES as TRADES
     from holdfast.methods.triplet import Triplet as Triplet
-    from holdfast.report.analyzed import Analyzed as Analyzed
+    from holdfast.report.analysis_result import Analyzed as Analyzed
     from holdfast.report.result import Result as Result
     from holdfast.training.fit import batches as batches
     from holdfast.training.fit import fit as fit

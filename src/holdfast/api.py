@@ -26,24 +26,24 @@ from holdfast.data import EvaluationSet
 from holdfast.data.from_torch import evaluation_set
 from holdfast.evaluation import analyze as analyzer
 from holdfast.evaluation import evaluate as evaluator
-from holdfast.evaluation.cascade import outputs_of
 from holdfast.evaluation.checks import check_model, check_predictor, identity
 from holdfast.evaluation.evaluate import Budget, Settings
 from holdfast.evaluation.foreign import Craft, Examples, Foreign, name_of
 from holdfast.evaluation.given import device_of, samples_of, seed_of, threats_of
 from holdfast.evaluation.judge import predict
+from holdfast.evaluation.measurements.cascade import outputs_of
 from holdfast.evaluation.subject import Subject, network
 from holdfast.evaluation.suite import Attacks, measurements
 from holdfast.geometry import Threat
 from holdfast.models.classifier import as_own
 from holdfast.progress import Progress
-from holdfast.recipes.analyze import AnalyzeConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import EvaluateConfig
 from holdfast.recipes.short import Access, attack_name, default_attacks, name_at, read_attack
+from holdfast.recipes.tables.analyze import AnalyzeConfig
 from holdfast.records.records import Records
 from holdfast.report.analysis import Analysis
-from holdfast.report.analyzed import Analyzed as Analyzed
+from holdfast.report.analysis_result import Analyzed as Analyzed
 from holdfast.report.result import Result as Result
 from holdfast.rng import Rng
 from holdfast.training.fit import batches as batches

@@ -14,7 +14,7 @@ from torch import nn
 
 from holdfast.members import unknown
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import read_model
+from holdfast.recipes.tables.model import read_model
 from holdfast.records import snapshot
 
 CARD, WEIGHTS = "card.json", "weights.safetensors"

@@ -21,7 +21,7 @@ from holdfast.models.classifier import Classifier
 from holdfast.models.heads.linear import Linear
 from holdfast.models.own import Own
 from holdfast.recipes.build import build
-from holdfast.recipes.certify import bind, certifier_table, read_certifier
+from holdfast.recipes.tables.certify import bind, certifier_table, read_certifier
 from holdfast.rng import Rng
 
 MEMBERS = members.names(certify)

@@ -26,17 +26,17 @@ from holdfast.attacks.rays import RayS
 from holdfast.certify.neighbors import Neighbors
 from holdfast.contracts import Certificate, Cost, Rows, Watch
 from holdfast.data import DataSet, Split
-from holdfast.evaluation import features
-from holdfast.evaluation.certified import Certified
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.inside import Map
-from holdfast.evaluation.measurements import Attacked, Clean
+from holdfast.evaluation.measurements import features
+from holdfast.evaluation.measurements.attack import Attacked, Clean
+from holdfast.evaluation.measurements.certificate import Certified
+from holdfast.evaluation.measurements.inside import Map
 from holdfast.evaluation.subject import Subject, network
 from holdfast.evaluation.suite import attack_measurements
 from holdfast.geometry import LInf, Threat
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.certify import learners
-from holdfast.recipes.model import ModelConfig
+from holdfast.recipes.tables.certify import learners
+from holdfast.recipes.tables.model import ModelConfig
 from holdfast.records import parts as cache
 from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
@@ -531,11 +531,11 @@ PATH = features.Path(attack=PGD(threat=Threat(LInf(), 0.1)), recipe={})
 @pytest.mark.parametrize(
     ("modules", "parts"),
     [
-        (["evaluation.judge", "models", "certify.neighbors"], Clean.code),
-        (["evaluation.judge", "attacks", "models"], Attacked.code),
-        (["evaluation.judge", "certify"], Certified.code),
-        (["evaluation.features", "evaluation.surroundings"], PATH.code),
-        (["evaluation.inside"], Map(of=PATH, frames=(), seed=0).code),
+        (["evaluation.measurements.attack", "models", "certify.neighbors"], Clean.code),
+        (["evaluation.measurements.attack", "attacks", "models"], Attacked.code),
+        (["evaluation.measurements.certificate", "certify"], Certified.code),
+        (["evaluation.measurements.features", "evaluation.measurements.surroundings"], PATH.code),
+        (["evaluation.measurements.inside"], Map(of=PATH, frames=(), seed=0).code),
         ([f"learners.{name}" for name in learners()], ("learners",)),
         (["training", "learners", "methods", "evaluation"], provenance._COMPUTING),
     ],

@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.data.augment import Augment, Flip, PadCrop
 from holdfast.recipes import schema, source
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.attack import TransferConfig
 from holdfast.records.records import Records
 from holdfast.run import study
 from holdfast.run.session import Session
-from holdfast.run.trained import Trained
+from holdfast.run.subjects.trained import Trained
 from published_files import write_all
 
 Call = Callable[..., SimpleNamespace]

@@ -17,9 +17,9 @@ from holdfast.attacks.pgd import PGD
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.adversarial import Adversarial
 from holdfast.recipes import kinds, schema, source, toml
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.schema import Recipe, read
-from holdfast.recipes.train import EMAConfig, ScheduleConfig, TrainConfig
+from holdfast.recipes.tables.attack import TransferConfig
+from holdfast.recipes.tables.train import EMAConfig, ScheduleConfig, TrainConfig
 from tiny_study import TINY, table
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 import holdfast
+from holdfast.report.elements.table import Cell
 from holdfast.report.explorer import explorer
 from holdfast.report.page import render
 from holdfast.report.ratios import common_classes, difference
 from holdfast.report.sections import detection, drift, features, heads, landscapes, retrieval
 from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
-from holdfast.report.table import Cell
 from holdfast.rng import Rng
 
 NAMES = ("<b>one", "two")

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from holdfast.report.format import attack_text, attack_words, percent, points_text, range_text
+from holdfast.report.elements.format import attack_text, attack_words, percent, points_text, range_text
 from holdfast.report.opening import answer, opening, question, tiers
 from holdfast.report.sections.results import verdicts
 from holdfast.report.summary import worst

@@ -11,12 +11,12 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 import holdfast.report.sections
-from holdfast.report.format import percent
+from holdfast.report.elements.format import percent
+from holdfast.report.elements.table import Cell
 from holdfast.report.page import Section, embedded, render, write_page
 from holdfast.report.sections import sections
 from holdfast.report.sections.results import main_table
 from holdfast.report.study_page import study_page
-from holdfast.report.table import Cell
 
 HOSTILE = '</script><script>window.broken=1</script><img src=x onerror="window.broken=1">&"\'{{ 7*7 }}\u2028'
 ADDRESS = re.compile(r"https?:", re.IGNORECASE)

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.records.facts import AttackFacts
 from holdfast.records.records import Records
-from holdfast.report.format import p_text
+from holdfast.report.elements.format import p_text
+from holdfast.report.elements.table import Cell, cell_text
 from holdfast.report.sections import sections
-from holdfast.report.table import Cell, cell_text
 from holdfast.report.text import markdown, text_table
 from holdfast.statistics import Share
 

@@ -13,13 +13,13 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from holdfast import data
 from holdfast.analysis.detection import load_detector
-from holdfast.evaluation.features import Features
+from holdfast.evaluation.measurements.features import Features
 from holdfast.recipes import schema
 from holdfast.records.records import Records
 from holdfast.report.analysis import Analysis
 from holdfast.run.session import Session
 from holdfast.run.study import report_on
-from holdfast.run.trained import Trained
+from holdfast.run.subjects.trained import Trained
 from tiny_study import TINY, one_sentence
 
 SMALL = {

@@ -12,9 +12,9 @@ from sklearn.base import BaseEstimator
 
 from holdfast.certify.neighbors import Neighbors
 from holdfast.data import load as load_data
-from holdfast.recipes import certify as tables
 from holdfast.recipes import schema, source
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables import certify as tables
 from holdfast.records.records import Records
 from holdfast.report.study import Study
 from holdfast.rng import Rng

@@ -17,8 +17,8 @@ import torch
 from holdfast.data import DataSet
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.certify import learners
-from holdfast.recipes.model import ModelConfig
+from holdfast.recipes.tables.certify import learners
+from holdfast.recipes.tables.model import ModelConfig
 from holdfast.records import snapshot
 from holdfast.records.records import Records
 from holdfast.run import cli

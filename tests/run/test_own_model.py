@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from holdfast.data import DataSet
 from holdfast.evaluation.checks import identity
-from holdfast.evaluation.measurements import Attacked
+from holdfast.evaluation.measurements.attack import Attacked
 from holdfast.models.own import Own
 from holdfast.recipes import kinds, short
 from holdfast.records.records import Records

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from holdfast.models.own import bare
 from holdfast.recipes import schema
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import ModelConfig
+from holdfast.recipes.tables.model import ModelConfig
 from holdfast.records.records import Records
 from own_networks import Small
 from tiny_study import one_sentence, same, toy

@@ -21,7 +21,7 @@ from holdfast.run import session
 from holdfast.run.report import write_report
 from holdfast.run.session import Session
 from holdfast.run.study import Row, evaluate, report_on, rows, study_of
-from holdfast.run.trained import Trained
+from holdfast.run.subjects.trained import Trained
 from tiny_study import TINY, one_sentence, same, table
 
 MODELS = [("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)]

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.data import DataSet, Split
 from holdfast.recipes import schema, toml
-from holdfast.recipes.sweep import Axis, Choice, Range, Sampler
+from holdfast.recipes.tables.sweep import Axis, Choice, Range, Sampler
 from holdfast.records import snapshot
 from holdfast.report.sweep import Sweep
 from holdfast.run import session, sweep, trials

@@ -8,8 +8,8 @@ from holdfast.contracts import Batch, Needs
 from holdfast.data.augment import Augment, Flip, PadCrop, Saturation
 from holdfast.methods.plain import Plain
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import ModelConfig
-from holdfast.recipes.train import OptimizerConfig
+from holdfast.recipes.tables.model import ModelConfig
+from holdfast.recipes.tables.train import OptimizerConfig
 from holdfast.rng import Rng
 from holdfast.training.batches import Batches
 from holdfast.training.optimizer import build_optimizer

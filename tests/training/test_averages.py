@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from holdfast.data import DataSet
 from holdfast.data.augment import Augment, Flip
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import HeadConfig, ModelConfig
-from holdfast.recipes.train import EMAConfig, SWAConfig, TrainConfig
+from holdfast.recipes.tables.model import HeadConfig, ModelConfig
+from holdfast.recipes.tables.train import EMAConfig, SWAConfig, TrainConfig
 from holdfast.records import snapshot
 from holdfast.training import checkpoint, loop
 from holdfast.training.batches import Batches

@@ -13,7 +13,7 @@ from holdfast.contracts import Attack, Batch, Needs, Terms
 from holdfast.data import DataSet
 from holdfast.methods.plain import Plain
 from holdfast.recipes import assemble
-from holdfast.recipes.train import OptimizerConfig
+from holdfast.recipes.tables.train import OptimizerConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training.batches import Batches

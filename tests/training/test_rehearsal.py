@@ -18,7 +18,7 @@ from holdfast.recipes.schema import load
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.run.session import Session
-from holdfast.run.trained import Trained
+from holdfast.run.subjects.trained import Trained
 from holdfast.training.loop import rehearse
 from metric_learning_stub import install
 from tiny_study import FABRIC, TINY, at_method, one_sentence, run_job, toy_job
@@ -221,7 +221,7 @@ def test_error_during_rehearsal_names_the_method(models: Any, monkeypatch: pytes
     def broken(*_: object) -> None:
         raise RuntimeError("out of something")
 
-    monkeypatch.setattr("holdfast.run.trained.rehearse", broken)
+    monkeypatch.setattr("holdfast.run.subjects.trained.rehearse", broken)
     trained = models(lambda *_: None)
     with pytest.raises(RuntimeError, match=r"^methods\.plain: out of something$"):
         trained.rehearse([("plain", 0), ("plain", 1), ("TLA", 0), ("TLA", 1)])

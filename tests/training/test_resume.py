@@ -25,7 +25,7 @@ from holdfast.methods.plain import Plain
 from holdfast.methods.tla import TLA
 from holdfast.models.classifier import adapt
 from holdfast.recipes import assemble
-from holdfast.recipes.train import EMAConfig, OptimizerConfig, ScheduleConfig, SWAConfig
+from holdfast.recipes.tables.train import EMAConfig, OptimizerConfig, ScheduleConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.run import cli, session

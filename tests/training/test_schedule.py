@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.data import DataSet
-from holdfast.recipes.train import OptimizerConfig, ScheduleConfig, TrainConfig
+from holdfast.recipes.tables.train import OptimizerConfig, ScheduleConfig, TrainConfig
 from holdfast.training.optimizer import scheduled
 from tiny_study import run_job, toy_job
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.data import DataSet
-from holdfast.recipes.train import SWAConfig
+from holdfast.recipes.tables.train import SWAConfig
 from holdfast.records import snapshot
 from holdfast.training import loop
 from holdfast.training.loop import train

@@ -18,8 +18,8 @@ from holdfast.evaluation import choose
 from holdfast.geometry import Threat
 from holdfast.methods.adversarial import Adversarial
 from holdfast.methods.plain import Plain
-from holdfast.recipes.model import ModelConfig
-from holdfast.recipes.train import EMAConfig, OptimizerConfig, ScheduleConfig, SWAConfig
+from holdfast.recipes.tables.model import ModelConfig
+from holdfast.recipes.tables.train import EMAConfig, OptimizerConfig, ScheduleConfig, SWAConfig
 from holdfast.records import snapshot
 from holdfast.rng import Rng
 from holdfast.training import loop

@@ -13,17 +13,18 @@ from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Loss
 from holdfast.data import Split
 from holdfast.evaluation.evaluate import Settings, Tick, evaluate
-from holdfast.evaluation.features import Features, Path, features_name, label_name, network_of
-from holdfast.evaluation.inside import Classes, Gallery, Map, Placed
-from holdfast.evaluation.measurements import Clean, Measurement
+from holdfast.evaluation.measurements.attack import Clean
+from holdfast.evaluation.measurements.features import Features, Path, features_name, label_name, network_of
+from holdfast.evaluation.measurements.inside import Classes, Gallery, Map, Placed
+from holdfast.evaluation.measurements.measurement import Measurement
+from holdfast.evaluation.measurements.surroundings import Gaps, Restarts, Surface
 from holdfast.evaluation.subject import Subject
-from holdfast.evaluation.surroundings import Gaps, Restarts, Surface
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.losses.detection import Evasion
 from holdfast.models.classifier import FEATURES, LOGITS, adapt
 from holdfast.models.detector import Detector
-from holdfast.recipes.analyze import AnalyzeConfig, Level
+from holdfast.recipes.tables.analyze import AnalyzeConfig, Level
 from holdfast.records.records import Records
 
 FOLDER = "inside"

@@ -18,7 +18,8 @@ from holdfast.crafting.view import described
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.choose import crafting_with, stored_micro
-from holdfast.evaluation.measurements import CLEAN, Before, Measurement, Result, Shard
+from holdfast.evaluation.measurements.attack import CLEAN
+from holdfast.evaluation.measurements.measurement import Before, Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part, made
 from holdfast.records.provenance import code_version, distinct

@@ -6,11 +6,12 @@ from typing import Any
 from holdfast.attacks.autoattack import AutoAttack
 from holdfast.attacks.triage import Triage
 from holdfast.contracts import Attack
-from holdfast.evaluation.cascade import measurements_of
-from holdfast.evaluation.measurements import Attacked, Clean, Measurement
-from holdfast.recipes.attack import curve_name
+from holdfast.evaluation.measurements.attack import Attacked, Clean
+from holdfast.evaluation.measurements.cascade import measurements_of
+from holdfast.evaluation.measurements.measurement import Measurement
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import EvaluateConfig
+from holdfast.recipes.tables.attack import curve_name
 
 Attacks = Mapping[str, tuple[Attack, Mapping[str, Any]]]
 """Attacks by name, each with the settings that are stored in records."""

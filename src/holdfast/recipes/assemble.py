@@ -12,8 +12,8 @@ from holdfast.data import DataSet, EvaluationSet
 from holdfast.models import imported
 from holdfast.models.classifier import Classifier, Normalize, PerImage, adapt, as_own
 from holdfast.recipes import kinds
-from holdfast.recipes.model import ModelConfig
 from holdfast.recipes.schema import DataConfig, Recipe
+from holdfast.recipes.tables.model import ModelConfig
 from holdfast.rng import Rng
 
 

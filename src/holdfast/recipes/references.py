@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from holdfast.contracts import Attack, Cascade
 from holdfast.members import unknown
 from holdfast.recipes import checks
-from holdfast.recipes.attack import TransferConfig, curve_name
-from holdfast.recipes.certify import check_certificates
+from holdfast.recipes.tables.attack import TransferConfig, curve_name
+from holdfast.recipes.tables.certify import check_certificates
 
 if TYPE_CHECKING:
     from holdfast.recipes.schema import Entry, Recipe

@@ -19,8 +19,10 @@ from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
 from holdfast.members import unknown
 from holdfast.recipes import checks, source
-from holdfast.recipes.analyze import AnalyzeConfig
-from holdfast.recipes.attack import (
+from holdfast.recipes.build import Table, build, build_attack, build_method, build_threat, scalar, section, table_of
+from holdfast.recipes.references import check_references, without_transfer
+from holdfast.recipes.tables.analyze import AnalyzeConfig
+from holdfast.recipes.tables.attack import (
     TransferConfig,
     crafting,
     entry_table,
@@ -28,8 +30,7 @@ from holdfast.recipes.attack import (
     read_validation,
     with_crafting,
 )
-from holdfast.recipes.build import Table, build, build_attack, build_method, build_threat, scalar, section, table_of
-from holdfast.recipes.certify import (
+from holdfast.recipes.tables.certify import (
     CertifyConfig,
     MetricConfig,
     certifier_table,
@@ -37,10 +38,9 @@ from holdfast.recipes.certify import (
     read_metric,
     shared_samples,
 )
-from holdfast.recipes.model import ModelConfig, OwnModelConfig, changed_model, read_model
-from holdfast.recipes.references import check_references, without_transfer
-from holdfast.recipes.sweep import SweepConfig
-from holdfast.recipes.train import TrainConfig
+from holdfast.recipes.tables.model import ModelConfig, OwnModelConfig, changed_model, read_model
+from holdfast.recipes.tables.sweep import SweepConfig
+from holdfast.recipes.tables.train import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

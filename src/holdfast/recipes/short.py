@@ -9,8 +9,8 @@ from holdfast.attacks.triage import NORMS as TRIAGE_NORMS
 from holdfast.contracts import Attack
 from holdfast.geometry import Threat, eps_text
 from holdfast.recipes import kinds, source, toml
-from holdfast.recipes.attack import completed
 from holdfast.recipes.build import build_attack, table_of
+from holdfast.recipes.tables.attack import completed
 
 ATTACKS = ("noise", "fgsm", "pgd:steps=40", "triage")
 """The default attacks."""

@@ -3,9 +3,9 @@
 from holdfast.contracts import Attack
 from holdfast.recipes import source
 from holdfast.recipes.build import Table, build, build_attack, build_method
-from holdfast.recipes.model import ModelConfig, read_model
 from holdfast.recipes.schema import Entry, Recipe, read
-from holdfast.recipes.train import TrainConfig
+from holdfast.recipes.tables.model import ModelConfig, read_model
+from holdfast.recipes.tables.train import TrainConfig
 
 
 def read_recipe(table: Table, where: str) -> Recipe:

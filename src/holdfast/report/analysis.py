@@ -18,7 +18,7 @@ from holdfast.analysis.projection import Projection, projection
 from holdfast.analysis.separation import Separation, separation
 from holdfast.analysis.strength import Strength, strength
 from holdfast.evaluation.analyze import AWARE, FOLDER, NATURAL
-from holdfast.evaluation.features import features_name, label_name
+from holdfast.evaluation.measurements.features import features_name, label_name
 from holdfast.geometry import eps_text
 from holdfast.models.classifier import LOGITS
 from holdfast.records.records import Array, Mask, Records

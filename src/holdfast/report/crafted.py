@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.records.records import Records
-from holdfast.report.format import listed
+from holdfast.report.elements.format import listed
 
 
 def crafted(found: Mapping[str, Records]) -> Iterator[str]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from holdfast.records.records import Array
 from holdfast.report.analysis import Analysis
-from holdfast.report.figures import literal, palette
-from holdfast.report.pictures import sheet
+from holdfast.report.elements.figures import literal, palette
+from holdfast.report.elements.pictures import sheet
 from holdfast.report.study import Run, analysis_of
 
 

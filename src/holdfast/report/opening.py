@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from holdfast.report.analysis import Analysis
-from holdfast.report.dots import attacks_plot, home_plot, methods_plot, middle, proved_plot
-from holdfast.report.figures import Plot
-from holdfast.report.format import attack_text, eps_text, listed, percent, points_text, range_text
+from holdfast.report.elements.dots import attacks_plot, home_plot, methods_plot, middle, proved_plot
+from holdfast.report.elements.figures import Plot
+from holdfast.report.elements.format import attack_text, eps_text, listed, percent, points_text, range_text
+from holdfast.report.elements.table import Cell
 from holdfast.report.page import Opening
 from holdfast.report.study import Study, analysis_of, by_name
 from holdfast.report.summary import against, clean_accuracy, compared, curve, proved, robust_accuracy
-from holdfast.report.table import Cell
 
 _MOVES = {
     "linf": "every input value by up to {}",

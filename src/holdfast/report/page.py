@@ -13,10 +13,10 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from holdfast.records.files import write_text
+from holdfast.report.elements.figures import Plot
+from holdfast.report.elements.pictures import ImageGrid
+from holdfast.report.elements.table import Table
 from holdfast.report.explorer import Explorer
-from holdfast.report.figures import Plot
-from holdfast.report.pictures import ImageGrid
-from holdfast.report.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)

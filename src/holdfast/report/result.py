@@ -12,12 +12,12 @@ from holdfast.geometry import Threat
 from holdfast.records.provenance import computing_code
 from holdfast.records.records import Mask, Records
 from holdfast.report.crafted import crafted
-from holdfast.report.format import listed, percent
+from holdfast.report.elements.format import listed, percent
+from holdfast.report.elements.table import UNKNOWN
 from holdfast.report.page import write_page
 from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
 from holdfast.report.summary import against
-from holdfast.report.table import UNKNOWN
 from holdfast.statistics import Share
 
 

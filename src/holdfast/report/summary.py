@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 
 from holdfast.records.records import Array, Records
+from holdfast.report.elements.table import Cell
 from holdfast.report.study import Run, Study, check_same_samples
-from holdfast.report.table import Cell
 from holdfast.statistics import Share, holm, mcnemar
 
 _GRID = 21

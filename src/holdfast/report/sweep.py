@@ -8,13 +8,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from holdfast.recipes.sweep import Value
+from holdfast.recipes.tables.sweep import Value
 from holdfast.records.files import write_text
-from holdfast.report.figures import COLORS, Plot, Trace, error_bars, figure, literal, scatter
-from holdfast.report.format import listed, percent, plain
+from holdfast.report.elements.figures import COLORS, Plot, Trace, error_bars, figure, literal, scatter
+from holdfast.report.elements.format import listed, percent, plain
+from holdfast.report.elements.table import UNKNOWN, Cell, Column, Row, Table, listing, share_text
 from holdfast.report.page import Opening, Page, Section, write_page
 from holdfast.report.sections.recipe import recipe_section
-from holdfast.report.table import UNKNOWN, Cell, Column, Row, Table, listing, share_text
 from holdfast.report.text import inert, text_parts
 from holdfast.statistics import Share
 

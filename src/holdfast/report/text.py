@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.report.format import eps_text, plain
+from holdfast.report.elements.format import eps_text, plain
+from holdfast.report.elements.table import cell_text, listing, markdown_table
 from holdfast.report.opening import answer
 from holdfast.report.page import Section
 from holdfast.report.sections import sections
@@ -10,7 +11,6 @@ from holdfast.report.sections.provenance import all_makers
 from holdfast.report.sections.training import training_table
 from holdfast.report.study import Study
 from holdfast.report.summary import clean_accuracy, robust_accuracy
-from holdfast.report.table import cell_text, listing, markdown_table
 
 
 def text_table(study: Study) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.report.format import listed
+from holdfast.report.elements.format import listed
 from holdfast.report.study import Study
 
 

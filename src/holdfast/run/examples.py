@@ -15,11 +15,11 @@ from holdfast.evaluation.choose import crafting_with
 from holdfast.evaluation.judge import attack_and_judge
 from holdfast.geometry import Threat
 from holdfast.records.files import write_arrays
-from holdfast.report.table import share_text
+from holdfast.report.elements.table import share_text
 from holdfast.rng import Rng
-from holdfast.run.networks import imports_of
 from holdfast.run.session import Session
 from holdfast.run.study import NETWORKS, Row, folders
+from holdfast.run.subjects.networks import imports_of
 from holdfast.statistics import Share
 
 

@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.recipes import schema, source
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.stored import read_recipe
+from holdfast.recipes.tables.attack import TransferConfig
 from holdfast.records.files import write_text
 from holdfast.records.records import Records
-from holdfast.report.format import plain
+from holdfast.report.elements.format import plain
+from holdfast.report.elements.table import markdown_table
 from holdfast.report.ledger.claims import claims
 from holdfast.report.ledger.comparison import Evidence
 from holdfast.report.ledger.outcome import outcomes
 from holdfast.report.ledger.page import counted, ledger_page, verdicts
 from holdfast.report.ledger.page import markdown as markdown_text
 from holdfast.report.page import write_page
-from holdfast.report.table import markdown_table
 from holdfast.statistics import Estimate
 
 KEPT = Path("docs/results/records")

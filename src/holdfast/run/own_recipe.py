@@ -10,14 +10,14 @@ from holdfast.contracts import Attack, Cascade
 from holdfast.crafting import Mode
 from holdfast.crafting.arithmetic import Arithmetic
 from holdfast.geometry import Threat
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import build_threat, json_table, scalar
-from holdfast.recipes.model import OwnModelConfig
 from holdfast.recipes.schema import DataConfig, EvaluateConfig, Recipe
 from holdfast.recipes.short import default_attacks, name_at, read_attack
 from holdfast.recipes.stored import read_recipe
+from holdfast.recipes.tables.attack import TransferConfig
+from holdfast.recipes.tables.model import OwnModelConfig
 from holdfast.records.records import Records
-from holdfast.run.own_models import folder_name
+from holdfast.run.subjects.own_models import folder_name
 
 
 def read(

@@ -12,12 +12,12 @@ from lightning_fabric import Fabric
 from holdfast.data import DataSet, EvaluationSet, Split
 from holdfast.evaluation.analyze import Plan, Sets, analyze
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.measurements import Measurement
+from holdfast.evaluation.measurements.measurement import Measurement
 from holdfast.evaluation.subject import Subject
-from holdfast.recipes.analyze import AnalyzeConfig
 from holdfast.recipes.assemble import load_data, load_for
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.analyze import AnalyzeConfig
 from holdfast.records.records import Records
 
 Progress = Callable[[str, int, int, str], None]

@@ -23,10 +23,10 @@ from holdfast.records.provenance import computing_code
 from holdfast.records.records import Records
 from holdfast.report.analysis import Analysis
 from holdfast.report.study import Run, Study
-from holdfast.run import metrics, own_models, trained
-from holdfast.run.networks import imports_of
 from holdfast.run.parallel import run_each
 from holdfast.run.session import Evaluation, Session
+from holdfast.run.subjects import metrics, own_models, trained
+from holdfast.run.subjects.networks import imports_of
 
 
 class Source(Protocol):

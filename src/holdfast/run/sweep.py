@@ -13,14 +13,14 @@ from typing import Any
 from holdfast.recipes import kinds, schema, source, toml
 from holdfast.recipes.build import json_table, table_of
 from holdfast.recipes.schema import Recipe
-from holdfast.recipes.sweep import Axis, Range, Sampler, SweepConfig, Value, read_space
+from holdfast.recipes.tables.sweep import Axis, Range, Sampler, SweepConfig, Value, read_space
 from holdfast.records import snapshot
 from holdfast.records.files import read_json, write_text
 from holdfast.records.provenance import commit, versions
 from holdfast.report import sweep as results
 from holdfast.run.session import Session
 from holdfast.run.study import rows
-from holdfast.run.trained import Trained, folder_of, starts
+from holdfast.run.subjects.trained import Trained, folder_of, starts
 from holdfast.run.trials import Task, Trials
 from holdfast.statistics import Share
 

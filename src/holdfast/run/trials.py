@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.recipes.sweep import Axis, Choice, Sampler, Value
+from holdfast.recipes.tables.sweep import Axis, Choice, Sampler, Value
 from holdfast.report.sweep import DONE, FAILED, RUNNING, SAME, Trial
 from holdfast.rng import Rng
 from holdfast.statistics import Share

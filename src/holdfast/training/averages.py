@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from holdfast.contracts import Cost
-from holdfast.recipes.train import TrainConfig
+from holdfast.recipes.tables.train import TrainConfig
 from holdfast.training.batches import Batches
 
 

@@ -24,11 +24,11 @@ from holdfast.evaluation.given import check_labels_apart, device_of, samples_of,
 from holdfast.geometry import Threat
 from holdfast.models.imported import seeded
 from holdfast.progress import Progress
-from holdfast.recipes.attack import read_validation
 from holdfast.recipes.build import build
 from holdfast.recipes.schema import Entry, read_entry
 from holdfast.recipes.short import CRAFT, EPOCHS, attack_name, settings_table
-from holdfast.recipes.train import TrainConfig
+from holdfast.recipes.tables.attack import read_validation
+from holdfast.recipes.tables.train import TrainConfig
 from holdfast.records import snapshot
 from holdfast.records.files import read_json, read_lines
 from holdfast.rng import Rng

@@ -17,9 +17,9 @@ from holdfast.models.classifier import as_own
 from holdfast.models.own import bare
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.build import table_of
-from holdfast.recipes.model import ModelConfig
 from holdfast.recipes.schema import Entry
 from holdfast.recipes.stored import read_job
+from holdfast.recipes.tables.model import ModelConfig
 from holdfast.records import snapshot
 from holdfast.records.files import read_json, write_text
 

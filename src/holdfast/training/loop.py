@@ -23,7 +23,7 @@ from holdfast.evaluation.choose import crafting_with, stored_arithmetic
 from holdfast.evaluation.judge import accuracy
 from holdfast.models.own import Own, bare
 from holdfast.recipes.assemble import build_model
-from holdfast.recipes.model import ModelConfig
+from holdfast.recipes.tables.model import ModelConfig
 from holdfast.records import snapshot
 from holdfast.records.files import write_text
 from holdfast.records.provenance import distinct, maker

@@ -5,7 +5,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from holdfast.contracts import Method
-from holdfast.recipes.train import OptimizerConfig, TrainConfig
+from holdfast.recipes.tables.train import OptimizerConfig, TrainConfig
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, method: Method) -> Optimizer:

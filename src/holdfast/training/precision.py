@@ -11,7 +11,7 @@ from holdfast.contracts import Method, Terms
 from holdfast.crafting.arithmetic import arithmetic, chosen
 from holdfast.models.classifier import adapt
 from holdfast.models.mixed import Mixed
-from holdfast.recipes.train import TrainConfig
+from holdfast.recipes.tables.train import TrainConfig
 from holdfast.training.checkpoint import generators, set_generators
 
 

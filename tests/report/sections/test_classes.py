@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from holdfast.report.elements.table import Cell
 from holdfast.report.sections import classes
-from holdfast.report.table import Cell
 
 
 def test_every_class_has_the_accuracy_of_its_samples(study) -> None:

@@ -1,9 +1,9 @@
 """The matrix of paired tests."""
 
+from holdfast.report.elements.table import Remark
 from holdfast.report.sections.accuracy import section as accuracy
 from holdfast.report.sections.comparisons import matrix, section
 from holdfast.report.summary import compare, robust_accuracy
-from holdfast.report.table import Remark
 
 
 def test_the_matrix_has_each_difference_once_in_each_direction(study) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from holdfast.records.records import Records
-from holdfast.report.pictures import png
+from holdfast.report.elements.pictures import png
 from holdfast.report.sections.images import difference, image_grids
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast.records.facts import Draws
 from holdfast.records.records import Records
-from holdfast.report.format import eps_text
+from holdfast.report.elements.format import eps_text
+from holdfast.report.elements.table import Cell
 from holdfast.report.sections.results import main_table, other_table, section, settings_table
 from holdfast.report.summary import against
-from holdfast.report.table import Cell
 from holdfast.statistics import Share
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from holdfast.report.format import listed, p_text, plain
+from holdfast.report.elements.format import listed, p_text, plain
+from holdfast.report.elements.table import UNKNOWN, Table, listing, markdown_table
 from holdfast.report.ledger.budget import timed_on
 from holdfast.report.ledger.claims import Claim, Figure, published
 from holdfast.report.ledger.comparison import Comparison, visible
 from holdfast.report.ledger.outcome import Outcome
 from holdfast.report.page import Opening, Page, Section
-from holdfast.report.table import UNKNOWN, Table, listing, markdown_table
 
 Ledger = Sequence[Sequence[Outcome]]
 """What the recipes say about each claim; the one that counts is first."""

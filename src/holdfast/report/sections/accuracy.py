@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
-from holdfast.report.format import eps_text
+from holdfast.report.elements.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
+from holdfast.report.elements.format import eps_text
 from holdfast.report.page import Section
 from holdfast.report.study import Study
 from holdfast.report.summary import Point, curve, curve_grid

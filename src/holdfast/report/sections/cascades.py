@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.report.format import percent
+from holdfast.report.elements.format import percent
+from holdfast.report.elements.table import listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
-from holdfast.report.table import listing
 from holdfast.statistics import clopper_pearson
 
 ORDER = 45

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from holdfast.records.records import Records
-from holdfast.report.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
-from holdfast.report.format import eps_text, percent
+from holdfast.report.elements.figures import Mark, Plot, Trace, curve_figure, error_bars, marks, scatter
+from holdfast.report.elements.format import eps_text, percent
+from holdfast.report.elements.table import Cell, Column, Measure, Table, share_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_name
 from holdfast.report.summary import abstained, bounds, certified_error, empirical_error, of_another
-from holdfast.report.table import Cell, Column, Measure, Table, share_table
 from holdfast.statistics import Share
 
 ORDER = 40

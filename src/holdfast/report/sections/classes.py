@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from holdfast.records.records import Mask, Records
-from holdfast.report.figures import Mark, Plot, Trace, error_bars, figure, literal, marks, scatter
-from holdfast.report.format import eps_text
+from holdfast.report.elements.figures import Mark, Plot, Trace, error_bars, figure, literal, marks, scatter
+from holdfast.report.elements.format import eps_text
+from holdfast.report.elements.table import Cell, Column, Row, Table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study
-from holdfast.report.table import Cell, Column, Row, Table
 from holdfast.statistics import Share
 
 ORDER = 31

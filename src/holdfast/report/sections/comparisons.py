@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from holdfast.report.format import p_text, percent
+from holdfast.report.elements.format import p_text, percent
+from holdfast.report.elements.table import Column, Entry, Remark, Row, Table, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Study
 from holdfast.report.summary import SIGNIFICANT, Comparison, compared, robust_accuracy
-from holdfast.report.table import Column, Entry, Remark, Row, Table, listing
 
 ORDER = 20
 

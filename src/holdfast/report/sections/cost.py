@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from holdfast.records.facts import Spend
-from holdfast.report.figures import Plot, Trace, colors, figure, literal
+from holdfast.report.elements.figures import Plot, Trace, colors, figure, literal
+from holdfast.report.elements.table import UNKNOWN, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
-from holdfast.report.table import UNKNOWN, listing
 
 ORDER = 70
 

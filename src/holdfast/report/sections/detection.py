@@ -5,11 +5,11 @@ from functools import partial
 
 from holdfast.analysis.detection import Detection, Rejection
 from holdfast.report.analysis import Under
-from holdfast.report.figures import Mark, Plot, Trace, colors, figure, marks, scatter
-from holdfast.report.format import listed, percent
+from holdfast.report.elements.figures import Mark, Plot, Trace, colors, figure, marks, scatter
+from holdfast.report.elements.format import listed, percent
+from holdfast.report.elements.table import Column, RunMeasure, Table, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
-from holdfast.report.table import Column, RunMeasure, Table, run_table
 from holdfast.statistics import Estimate, Share
 
 ORDER = 36

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast.analysis.drift import Drift
 from holdfast.analysis.strength import Strength
 from holdfast.report.analysis import Analysis
-from holdfast.report.figures import Plot, Trace, colors, error_bars, figure, marks, scatter
+from holdfast.report.elements.figures import Plot, Trace, colors, error_bars, figure, marks, scatter
+from holdfast.report.elements.table import Cell, Column, RunMeasure, Table, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
-from holdfast.report.table import Cell, Column, RunMeasure, Table, run_table
 from holdfast.statistics import Estimate
 
 ORDER = 35

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 
-from holdfast.report.figures import colors
-from holdfast.report.format import listed
+from holdfast.report.elements.figures import colors
+from holdfast.report.elements.format import listed
+from holdfast.report.elements.table import UNKNOWN, Column, RunMeasure, Table, listing, run_table
 from holdfast.report.page import Section
 from holdfast.report.ratios import common_classes, difference, ratio
 from holdfast.report.study import Run, Study, analysis_of, by_title
-from holdfast.report.table import UNKNOWN, Column, RunMeasure, Table, listing, run_table
 from holdfast.statistics import Estimate, Share
 
 ORDER = 32

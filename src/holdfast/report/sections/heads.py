@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.analysis.head import Head
-from holdfast.report.figures import colors
+from holdfast.report.elements.figures import colors
+from holdfast.report.elements.table import Column, RunMeasure, Table, listing, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
-from holdfast.report.table import Column, RunMeasure, Table, listing, run_table
 from holdfast.statistics import Estimate
 
 ORDER = 38

@@ -7,8 +7,8 @@ each attack, ``adversarial:<norm>:<name>`` of the same shape.
 import numpy as np
 
 from holdfast.records.records import Array, Records, array_name, column_name
+from holdfast.report.elements.pictures import ImageGrid, Picture, png
 from holdfast.report.page import Section
-from holdfast.report.pictures import ImageGrid, Picture, png
 from holdfast.report.study import Run, Study
 
 ORDER = 60

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.report.figures import Plot, Trace, colors, figure, literal, marks, scatter
-from holdfast.report.format import eps_text
+from holdfast.report.elements.figures import Plot, Trace, colors, figure, literal, marks, scatter
+from holdfast.report.elements.format import eps_text
+from holdfast.report.elements.table import Column, RunMeasure, Table, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
-from holdfast.report.table import Column, RunMeasure, Table, run_table
 from holdfast.statistics import Estimate
 
 ORDER = 37

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.report.format import listed
+from holdfast.report.elements.format import listed
+from holdfast.report.elements.table import UNKNOWN, Table, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study
-from holdfast.report.table import UNKNOWN, Table, listing
 
 ORDER = 90
 

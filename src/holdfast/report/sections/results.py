@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
 from holdfast.report.crafted import crafted
-from holdfast.report.figures import colors
-from holdfast.report.format import attack_words, eps_text, listed, percent
+from holdfast.report.elements.figures import colors
+from holdfast.report.elements.format import attack_words, eps_text, listed, percent
+from holdfast.report.elements.table import UNKNOWN, Column, Measure, Table, listing, share_table
 from holdfast.report.page import Section
 from holdfast.report.study import Study
 from holdfast.report.summary import Comparison, against, compared, robust_accuracy, worst
-from holdfast.report.table import UNKNOWN, Column, Measure, Table, listing, share_table
 from holdfast.statistics import Share
 
 ORDER = 10

@@ -7,8 +7,8 @@ import numpy as np
 from holdfast.evaluation.analyze import NATURAL
 from holdfast.records.records import Array
 from holdfast.report.analysis import Analysis
+from holdfast.report.elements.pictures import ImageGrid, retrieval_grid
 from holdfast.report.page import Section
-from holdfast.report.pictures import ImageGrid, retrieval_grid
 from holdfast.report.study import Study, analysis_of
 
 ORDER = 34

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from holdfast.report.figures import Mark, Plot, Trace, colors, figure, marks, scatter
-from holdfast.report.format import percent
+from holdfast.report.elements.figures import Mark, Plot, Trace, colors, figure, marks, scatter
+from holdfast.report.elements.format import percent
+from holdfast.report.elements.table import UNKNOWN, Table, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
-from holdfast.report.table import UNKNOWN, Table, listing
 
 ORDER = 50
 

@@ -44,8 +44,9 @@ def evaluate(
 
     The folder of such results, and of `holdfast train --model`, can be given in place of a recipe.
     """
-    from holdfast.run import own_models, own_recipe, own_training, study
+    from holdfast.run import own_recipe, own_training, study
     from holdfast.run.report import write_report
+    from holdfast.run.subjects import own_models
 
     given: dict[str, Any] = {"weights": weights, "data": data, "size": size, "mean": mean, "std": std}
     given |= {"threat": threat, "attack": attack, "samples": samples, "arithmetic": arithmetic, "crafting": crafting}

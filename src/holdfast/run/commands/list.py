@@ -12,7 +12,7 @@ from rich.table import Table
 from holdfast import zoo
 from holdfast.members import first_line, unknown
 from holdfast.recipes import kinds, source, toml
-from holdfast.recipes.certify import learners
+from holdfast.recipes.tables.certify import learners
 
 Listing = list[tuple[str, str]]
 """Names, each with one sentence."""

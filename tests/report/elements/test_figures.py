@@ -3,7 +3,7 @@
 import plotly.graph_objects as go
 import pytest
 
-from holdfast.report.figures import colors, literal, marks, palette
+from holdfast.report.elements.figures import colors, literal, marks, palette
 from holdfast.report.sections.accuracy import accuracy_plot
 from holdfast.report.study_page import study_page
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.records.records import Records
-from holdfast.report.format import percent, plain, seeds_text
+from holdfast.report.elements.format import percent, plain, seeds_text
 from holdfast.report.study import Run
 from holdfast.statistics import Estimate, Share, Spread, spread
 

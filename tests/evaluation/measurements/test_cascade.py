@@ -14,9 +14,9 @@ from holdfast.attacks._cascade import CascadeAttack, select
 from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Cascade, Rows, Stage
 from holdfast.data import Split
-from holdfast.evaluation.cascade import measurements_of, outputs_of
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.measurements import Clean
+from holdfast.evaluation.measurements.attack import Clean
+from holdfast.evaluation.measurements.cascade import measurements_of, outputs_of
 from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import logit_difference

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from holdfast.report.table import Cell
+from holdfast.report.elements.table import Cell
 
 Trace = dict[str, Any]
 

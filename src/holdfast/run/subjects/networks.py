@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import nn
 
-from holdfast.evaluation.cascade import outputs_of
-from holdfast.evaluation.certified import Certified
-from holdfast.evaluation.measurements import Measurement
+from holdfast.evaluation.measurements.cascade import outputs_of
+from holdfast.evaluation.measurements.certificate import Certified
+from holdfast.evaluation.measurements.measurement import Measurement
 from holdfast.evaluation.subject import Subject
 from holdfast.evaluation.suite import Attacks, measurements
 from holdfast.models.imported import import_from
 from holdfast.recipes.build import json_table
-from holdfast.recipes.certify import bind, certifier_table
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.certify import bind, certifier_table
 from holdfast.run.session import Evaluation, Session
 
 

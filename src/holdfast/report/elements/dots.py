@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.report.figures import Plot, Trace, colors, error_bars, figure, literal, scatter
-from holdfast.report.format import attack_text, eps_text
+from holdfast.report.elements.figures import Plot, Trace, colors, error_bars, figure, literal, scatter
+from holdfast.report.elements.format import attack_text, eps_text
+from holdfast.report.elements.table import Cell
 from holdfast.report.study import Study, analysis_of, by_name
 from holdfast.report.summary import against, clean_accuracy, proved, robust_accuracy
-from holdfast.report.table import Cell
 
 
 def methods_plot(study: Study) -> Plot | None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.report.pictures import retrieval_grid, sheet
+from holdfast.report.elements.pictures import retrieval_grid, sheet
 
 
 def decoded(address: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from holdfast.contracts import Attack, Batch, Cost, Model, Rows
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
 from holdfast.evaluation.judge import CHUNK, attack_and_judge, float32
-from holdfast.evaluation.measurements import Arrays, Before, Result, Shard, joined
+from holdfast.evaluation.measurements.measurement import Arrays, Before, Result, Shard, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.models.classifier import FEATURES, layer_features
 from holdfast.records.parts import Part

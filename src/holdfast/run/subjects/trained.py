@@ -15,13 +15,13 @@ from holdfast.evaluation.checks import identity
 from holdfast.evaluation.subject import Subject, network
 from holdfast.models.own import bare
 from holdfast.recipes import kinds
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.attack import TransferConfig
 from holdfast.records import snapshot
 from holdfast.records.files import read_json
-from holdfast.run.networks import certificate_measurements, network_evaluation
 from holdfast.run.session import Evaluation, Session
+from holdfast.run.subjects.networks import certificate_measurements, network_evaluation
 from holdfast.training.job import Job
 from holdfast.training.loop import rehearse, train
 

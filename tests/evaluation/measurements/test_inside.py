@@ -14,11 +14,12 @@ from holdfast.analysis.projection import projection
 from holdfast.attacks.pgd import PGD
 from holdfast.data import Split
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.features import Features, Path, small
-from holdfast.evaluation.inside import Classes, Gallery, Map, Placed
-from holdfast.evaluation.measurements import Clean, Measurement
+from holdfast.evaluation.measurements.attack import Clean
+from holdfast.evaluation.measurements.features import Features, Path, small
+from holdfast.evaluation.measurements.inside import Classes, Gallery, Map, Placed
+from holdfast.evaluation.measurements.measurement import Measurement
+from holdfast.evaluation.measurements.surroundings import Gaps, Restarts, Surface
 from holdfast.evaluation.subject import network
-from holdfast.evaluation.surroundings import Gaps, Restarts, Surface
 from holdfast.geometry import L2, LInf, Threat
 from holdfast.models.detector import Detector
 from holdfast.models.heads.hypersphere import Hypersphere

@@ -14,8 +14,8 @@ from holdfast.analysis.projection import projection
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
 from holdfast.data.split import digest_of
-from holdfast.evaluation.features import Features, Inside, Path, network_of, small
-from holdfast.evaluation.measurements import Before, Result, Shard, joined
+from holdfast.evaluation.measurements.features import Features, Inside, Path, network_of, small
+from holdfast.evaluation.measurements.measurement import Before, Result, Shard, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.losses.latent import class_means
 from holdfast.models.classifier import FEATURES, linear_calls

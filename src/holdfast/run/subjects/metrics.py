@@ -14,14 +14,14 @@ from torch import Tensor
 from holdfast.certify.neighbors import Neighbors
 from holdfast.data import Split
 from holdfast.data.split import digest_of
-from holdfast.evaluation.certified import Certified
-from holdfast.evaluation.measurements import Clean
+from holdfast.evaluation.measurements.attack import Clean
+from holdfast.evaluation.measurements.certificate import Certified
 from holdfast.evaluation.subject import Subject
 from holdfast.evaluation.suite import Attacks, attack_measurements
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
-from holdfast.recipes.certify import CertifyConfig, MetricConfig
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.attack import TransferConfig
+from holdfast.recipes.tables.certify import CertifyConfig, MetricConfig
 from holdfast.records.parts import Part, Parts, made, seconds
 from holdfast.records.provenance import code_version
 from holdfast.rng import Rng

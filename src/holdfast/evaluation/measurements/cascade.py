@@ -13,7 +13,8 @@ from holdfast.attacks._cascade import select
 from holdfast.contracts import Attack, Cascade, Stage
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
-from holdfast.evaluation.measurements import CLEAN, Attacked, Before, Result, Shard, cost, joined
+from holdfast.evaluation.measurements.attack import CLEAN, Attacked
+from holdfast.evaluation.measurements.measurement import Before, Result, Shard, cost, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part
 from holdfast.records.records import column_name

@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.contracts import Certifier
 from holdfast.data import Split
-from holdfast.evaluation.measurements import Before, OfItsShard, Result, Shard, joined
+from holdfast.evaluation.measurements.measurement import Before, OfItsShard, Result, Shard, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.records.parts import Part, seconds
 from holdfast.records.records import column_name

@@ -19,14 +19,14 @@ from holdfast.evaluation.subject import Subject, network
 from holdfast.models.classifier import Normalize
 from holdfast.models.imported import LIBRARIES, build
 from holdfast.models.own import Own
-from holdfast.recipes.attack import TransferConfig
 from holdfast.recipes.build import json_table
-from holdfast.recipes.model import OwnModelConfig
+from holdfast.recipes.tables.attack import TransferConfig
+from holdfast.recipes.tables.model import OwnModelConfig
 from holdfast.records.files import read_json, write_text
 from holdfast.records.records import Records
 from holdfast.report.result import Result
-from holdfast.run.networks import imports_of, network_evaluation
 from holdfast.run.session import Evaluation, Session
+from holdfast.run.subjects.networks import imports_of, network_evaluation
 
 
 def folder_name(name: str) -> str:

@@ -13,9 +13,9 @@ from holdfast.attacks.pgd import PGD
 from holdfast.contracts import Batch, Cost, Model, Rows
 from holdfast.crafting.view import frozen
 from holdfast.data.split import spread
-from holdfast.evaluation.features import Inside, network_of, small
 from holdfast.evaluation.judge import CHUNK, attack_and_judge, float32, predict
-from holdfast.evaluation.measurements import Before, Shard
+from holdfast.evaluation.measurements.features import Inside, network_of, small
+from holdfast.evaluation.measurements.measurement import Before, Shard
 from holdfast.evaluation.subject import Subject
 from holdfast.geometry import Threat
 from holdfast.losses.classification import cross_entropy

@@ -7,12 +7,12 @@ from pathlib import Path
 from holdfast.geometry import Threat
 from holdfast.records.provenance import computing_code
 from holdfast.report.analysis import Analysis
-from holdfast.report.format import listed, percent
+from holdfast.report.elements.format import listed, percent
+from holdfast.report.elements.table import UNKNOWN
 from holdfast.report.page import write_page
 from holdfast.report.result import html_table, text_table
 from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
-from holdfast.report.table import UNKNOWN
 from holdfast.statistics import Estimate, Share
 
 

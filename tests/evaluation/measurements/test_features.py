@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from holdfast.attacks.pgd import PGD
 from holdfast.data import Split
-from holdfast.evaluation import features as module
 from holdfast.evaluation.evaluate import Settings, evaluate
-from holdfast.evaluation.features import Features, Path, features_name, label_name
-from holdfast.evaluation.measurements import Clean, Measurement
+from holdfast.evaluation.measurements import features as module
+from holdfast.evaluation.measurements.attack import Clean
+from holdfast.evaluation.measurements.features import Features, Path, features_name, label_name
+from holdfast.evaluation.measurements.measurement import Measurement
 from holdfast.evaluation.subject import Subject, network
 from holdfast.geometry import LInf, Threat
 from holdfast.records.records import Records

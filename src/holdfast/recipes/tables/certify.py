@@ -13,8 +13,8 @@ from torch import nn
 from holdfast import members
 from holdfast.contracts import Certifier
 from holdfast.members import unknown
-from holdfast.recipes.attack import entry_table
 from holdfast.recipes.build import Table, build, member, scalar, section, table_of
+from holdfast.recipes.tables.attack import entry_table
 
 _SET_BY_RUN = ("random_state", "progress", "device")  # parameters of learners that recipes cannot set
 

@@ -1,0 +1,1 @@
+"""The tables of a recipe, as frozen dataclasses."""
