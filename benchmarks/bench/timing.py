@@ -1,6 +1,7 @@
 """Times that can be compared: everybody in turns in one process, medians, and what the machine was."""
 
 import gc
+import math
 import os
 import platform
 import resource
@@ -20,6 +21,7 @@ from bench.peers import said
 from holdfast.crafting import processor
 
 SIDE = 2048
+LEAST = 3  # turns that slow contestants are given
 
 Call = Callable[[], object]
 
@@ -45,12 +47,13 @@ class Times:
         return min((name for name in self.seconds if name in among), key=self.median, default=None)
 
 
-def interleaved(contestants: Mapping[str, Call], repeats: int) -> Times:
+def interleaved(contestants: Mapping[str, Call], repeats: int, *, seconds: float = math.inf) -> Times:
     """Time the contestants in turns, each turn beginning with another, after one call of each that is not counted.
 
-    What slows the machine for a while then slows everybody; who fails in the first call takes no part.
+    What slows the machine for a while then slows everybody; who fails in the first call takes no part. After so many
+    ``seconds`` no further turn begins, but there are at least ``LEAST``.
     """
-    times = Times({})
+    times, deadline = Times({}), time.monotonic() + seconds
     for name, call in contestants.items():
         try:
             call()
@@ -59,6 +62,8 @@ def interleaved(contestants: Mapping[str, Call], repeats: int) -> Times:
             times.failed[name] = said(error)
     names = list(times.seconds)
     for turn in range(repeats):
+        if turn >= LEAST and time.monotonic() > deadline:
+            break
         gc.collect()
         first = turn % max(1, len(names))
         for name in names[first:] + names[:first]:

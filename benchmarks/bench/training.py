@@ -21,6 +21,7 @@ from holdfast.training.optimizer import build_optimizer
 
 RIVAL = "torchattacks"
 _JUDGED_STEPS, _LEVEL, _TURNS = 40, 0.01, 4
+_SECONDS = 60  # for the turns of one batch size and number of steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ def training_step(bench: Bench, name: str) -> dict[str, Any]:
         x, y = bench.samples(name, size)
         batch = Batch(x, y, torch.arange(len(x)))
         calls = {who: Stepper(fresh(name), method, batch) for who, method in _methods(subject, steps, 0.0).items()}
-        times = interleaved(calls, repeats)
+        times = interleaved(calls, repeats, seconds=_SECONDS)
         failed |= times.failed
         rows += [
             {"batch": size, "steps": steps, "crafted by": who, "median": times.median(who), "seconds": seconds}
@@ -67,7 +68,8 @@ def training_step(bench: Bench, name: str) -> dict[str, Any]:
         ]
         if RIVAL in times.seconds and "holdfast" in times.seconds:
             headlines.append(_headline(times, f"{name}, training step, batch {size}", steps, subject.published))
-    facts = {"n": list(bench.budget.train_batches), "repeats": repeats, "eps": subject.eps}
+    turns = min((len(row["seconds"]) for row in rows), default=0)
+    facts = {"n": list(bench.budget.train_batches), "repeats": turns, "eps": subject.eps}
     facts |= {"data": bench.data_name(name), "dtype": usual(), "failed": failed}
     return {"facts": facts, "rows": rows, "headlines": headlines}
 

@@ -40,6 +40,11 @@ def test_contestants_take_turns_and_each_turn_begins_with_another() -> None:
     assert [len(times.seconds[name]) for name in "abc"] == [3, 3, 3]
 
 
+def test_slow_contestants_get_three_turns() -> None:
+    assert len(interleaved({"slow": lambda: None}, 20, seconds=-1).seconds["slow"]) == 3
+    assert len(interleaved({"slow": lambda: None}, 2, seconds=-1).seconds["slow"]) == 2
+
+
 def test_contestants_that_fail_are_left_out() -> None:
     def fails() -> None:
         raise RuntimeError("operator does not exist\nmore")

@@ -23,7 +23,7 @@ Mode = Literal["auto", "module"]
 _CHECKED = 4  # samples on which the fast form is compared with the model; few, because the model itself is slow
 _EVERY = 64  # forward passes from one comparison to the next within a call
 _SELDOM = 8  # one of so many calls is chosen for a thorough comparison
-_LARGE = 500  # samples times passes of a call, beside which a thorough comparison costs little
+_LARGE = 4000  # samples times passes of a call, beside which a thorough comparison costs little
 _WRAPPERS = (nn.parallel.DistributedDataParallel, AveragedModel, Mixed)
 
 _mode: ContextVar[Mode] = ContextVar("crafting", default="auto")

@@ -17,7 +17,7 @@ from holdfast.contracts import Attack, Batch, Cost, Model, Rows
 from holdfast.crafting.view import frozen
 from holdfast.data import Split
 from holdfast.evaluation.judge import CHUNK, attack_and_judge, float32
-from holdfast.evaluation.measurements.measurement import Arrays, Before, Result, Shard, joined
+from holdfast.evaluation.measurements.measurement import Arrays, Before, OfItsShard, Result, Shard, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.models.classifier import FEATURES, layer_features
 from holdfast.records.parts import Part
@@ -38,11 +38,8 @@ def label_name(measurement: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inside:
-    """What measurements of the inside share: their arrays are joined over the shards under the name of the measurement.
-
-    They read only their shard unless they say otherwise.
-    """
+class Inside(OfItsShard):
+    """A measurement whose arrays are joined over the shards and named after it."""
 
     name: str
     shard: int | None = None
@@ -56,10 +53,6 @@ class Inside:
     def code(self) -> tuple[str, ...]:
         """What runs and attacks a network."""
         return ("losses", "models", "crafting", "data", "attacks", "evaluation")
-
-    def depends_on(self, shard: Shard, before: Before) -> Any:
-        """Nothing."""
-        return None
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
         """The arrays of all shards, each with the name of the measurement."""
