@@ -205,7 +205,7 @@ def test_which_calls_compare_gradients(numbers: Any, train: bool, large: bool, m
     chosen = [Rng(seed).fork("comparison").seed % _SELDOM == 0 for seed in range(64)]
     assert 0 < sum(chosen) < 20
     assert not any(chosen[:2])
-    passes = _LARGE // len(x) + large
+    passes = (_LARGE - 1) // len(x) + large
 
     def compared() -> int:
         seen.clear()
