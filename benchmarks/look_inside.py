@@ -3,7 +3,8 @@
 python benchmarks/look_inside.py RUN [...] [--published FILE] [--markdown FILE]
 
 RUN is a folder of results that `holdfast run` has written for a recipe with [analyze], such as runs/mnist-mlp-small.
-FILE holds the published figures, with the columns paper, table, dataset, method, attack_or_metric, setting and value.
+FILE holds the published figures, with the columns paper, table, dataset, method, attack_or_metric, setting and value;
+by default look_inside.csv beside this script.
 Prints a Markdown page. An order of two methods holds if the 95 % interval of our difference, paired by sample, lies on
 the published side of zero, is reversed if it lies on the other side, and is open otherwise.
 """
@@ -28,7 +29,7 @@ from holdfast.report.study import Run, analysis_of
 from holdfast.run.study import study_of
 from holdfast.statistics import Estimate
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "published.csv"
+PUBLISHED = Path(__file__).with_suffix(".csv")
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 UNDEFENDED = "UM"  # the paper's name of our "plain"
 

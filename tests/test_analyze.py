@@ -179,8 +179,24 @@ ONE = (X[:11], torch.cat([Y[:10], torch.tensor([0])]))  # classes 1 to 9 have on
         ((Overflow(*trained()), *QUERIES), {}, "features hold NaN or infinite values"),
         ((DecisionTreeClassifier().fit(*GALLERY), *QUERIES), {}, "has no network, so it has no features to analyze"),
         (({}, *QUERIES), {}, "there is no model to evaluate"),
+        ((NET, *QUERIES), {"gallery": None}, "gallery is None but must be training samples"),
+        ((NET, *QUERIES), {"gallery": (X[:400, :5], Y[:400])}, r"shape \(64,\) and the gallery \(5,\)"),
+        ((NET, *QUERIES), {"threat": ["linf:0.1", "l2:1"]}, "2 threats are given"),
     ],
-    ids=["class of one", "gallery class of one", "class missing", "name", "k", "layer", "nan", "no network", "none"],
+    ids=[
+        "class of one",
+        "gallery class of one",
+        "class missing",
+        "name",
+        "k",
+        "layer",
+        "nan",
+        "no network",
+        "none",
+        "no gallery",
+        "other shape",
+        "threats",
+    ],
 )
 def test_what_cannot_be_analyzed_is_refused_in_one_sentence(given: Any, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

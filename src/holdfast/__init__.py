@@ -21,8 +21,11 @@ from holdfast.geometry import L1 as L1
 from holdfast.geometry import L2 as L2
 from holdfast.geometry import LInf as LInf
 from holdfast.geometry import Threat as Threat
+from holdfast.losses.detection import Evasion as Evasion
 from holdfast.models.classifier import Classifier as Classifier
 from holdfast.models.classifier import adapt as adapt
+from holdfast.models.detector import Abstaining as Abstaining
+from holdfast.models.detector import Detector as Detector
 from holdfast.models.heads.hypersphere import Hypersphere as Hypersphere
 from holdfast.rng import Rng as Rng
 

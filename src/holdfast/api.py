@@ -148,9 +148,11 @@ def analyze(
     Mao et al. (2019), the detection of misclassified samples by class densities under PGD and under an attack that
     knows the detector, and the drift of features step by step; ``result["name"].projection()`` is their map.
     """
-    if isinstance(gallery, str):
+    if gallery is None or isinstance(gallery, str):
         raise ValueError(f"gallery is {gallery!r} but must be training samples; give (x_train, y_train) or a Dataset")
     threats = threats_of(threat)
+    if len(threats) > 1:
+        raise ValueError(f"{len(threats)} threats are given but features are followed under one; analyze them in turn")
     data = samples_of(x, y, samples, threats)
     x_known, y_known = gallery if isinstance(gallery, tuple) else (gallery, None)
     known = samples_of(x_known, y_known, None, threats)

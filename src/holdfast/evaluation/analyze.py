@@ -120,7 +120,11 @@ def _with_features(subject: Subject, layer: str | None) -> Subject:
 
 
 def _check(sets: Sets) -> None:
-    """Refuse samples with a single one of a class, in which there is no distance, or of a class beyond the gallery."""
+    """Refuse samples with a single one of a class, in which there is no distance, or of a class beyond the gallery, or
+    of another shape."""
+    shapes = [tuple(given.x.shape[1:]) for given in (sets.samples, sets.gallery)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"samples have shape {shapes[0]} and the gallery {shapes[1]}; give samples of the same data")
     counts = sets.samples.y.bincount()
     missing = sorted({*sets.samples.y.tolist()} - {*sets.gallery.y.tolist()})
     if missing:

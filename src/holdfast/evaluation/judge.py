@@ -25,8 +25,9 @@ class Verdict:
     """Per sample: whether the point fools the model from inside the threat, its distance, and the predicted label.
 
     ``right`` (b, draws) tells which draws of a randomized model classify the point correctly. Such a model is fooled
-    if one of the draws is, and the label is that of the first draw that misclassifies. ``margin`` is the
-    largest wrong logit minus the true one in the first draw, -inf where it is not finite.
+    if one of the draws is, and the label is that of the first draw that misclassifies. Where the model abstains, a
+    wrong label does not fool it. ``margin`` is the largest wrong logit minus the true one in the first draw, -inf where
+    it is not finite.
     """
 
     fooled: Tensor
@@ -48,6 +49,15 @@ def predict(model: Predictor, x: Tensor, rng: Rng) -> Tensor:
 def drawn(model: Predictor, x: Tensor, rng: Rng, draws: int = DRAWS) -> Tensor:
     """(b, draws) predicted classes, each column with fresh random numbers; one draw is that of :func:`predict`."""
     return torch.stack([_decide(out) for out in _each_draw(model, x, rng, draws)], 1)
+
+
+def abstains(model: Predictor, x: Tensor, rng: Rng) -> Tensor | None:
+    """(b,) where a network that has a method ``abstains`` gives no answer; None for any other model."""
+    ask = getattr(model, "abstains", None)
+    if ask is None or not isinstance(model, nn.Module):
+        return None
+    with torch.no_grad(), float32(), frozen(model, rng):
+        return torch.cat([ask(part.float()) for part in torch.split(x, CHUNK)])
 
 
 def _each_draw(model: Predictor, x: Tensor, rng: Rng, draws: int) -> list[Tensor]:
@@ -117,10 +127,12 @@ def judge(model: Predictor, x: Tensor, x_adv: Tensor, y: Tensor, threat: Threat,
     outs = _each_draw(model, points, rng, draws)
     labels = torch.stack([_decide(out) for out in outs], 1)
     right = labels == y[:, None]
+    if (rejected := abstains(model, points, rng)) is not None:
+        right |= rejected[:, None]
     label = labels.gather(1, (~right).long().argmax(1, keepdim=True)).squeeze(1)
     distance = threat.norm.length(x_adv.double().cpu() - x.double().cpu()).to(x.device)
     distance = torch.where(inside, distance, torch.nan)
-    return Verdict(inside & (label != y), distance, label, inside, right, _margin(outs[0], y))
+    return Verdict(inside & ~right.all(1), distance, label, inside, right, _margin(outs[0], y))
 
 
 def attack_and_judge(

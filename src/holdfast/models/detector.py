@@ -79,9 +79,9 @@ class Detector(nn.Module):
 class Abstaining(nn.Module):
     """A classifier with a detector: it returns the logits of ``model`` and abstains where the detector rejects.
 
-    On natural samples an abstention is an error; on adversarial ones it is a success of the defense. An attack on
-    this model must therefore find samples that are misclassified and accepted: use ``PGD(loss=Evasion(
-    detector.score), keep="worst")``.
+    On natural samples an abstention is an error; on adversarial ones it is a success of the defense, and
+    :func:`holdfast.evaluate` counts it so. An attack on this model must therefore find samples that are misclassified
+    and accepted: use ``PGD(threat=threat, loss=Evasion(detector.score), keep="worst")``.
     """
 
     def __init__(self, model: nn.Module, detector: Detector) -> None:

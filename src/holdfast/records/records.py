@@ -39,8 +39,9 @@ class Records:
     ``fooled:<norm>:<name>``, ``distance:<norm>:<name>`` (nan where the point was outside the threat and does
     not count) and ``label:<norm>:<name>``, and for each certificate ``radius:<norm>:<name>`` (0 where the prediction
     is not certified) and ``upper:<norm>:<name>`` (inf where no adversarial example is known), and
-    ``prediction:<norm>:<name>`` (-1: abstains) if it is of another classifier, such as a smoothed network. For a
-    randomized model, judged in several draws of its random numbers, ``fooled`` is True if any draw misclassifies the
+    ``prediction:<norm>:<name>`` (-1: abstains) if it is of another classifier, such as a smoothed network. A network
+    that may abstain has ``abstained``: without an attack an abstention is an error, under attack it is not fooled. For
+    a randomized model, judged in several draws of its random numbers, ``fooled`` is True if any draw misclassifies the
     point, ``label`` is the first wrong label, and ``accuracy`` and ``accuracy:<norm>:<name>`` are the shares of draws
     that classify the clean sample and the point correctly. For a cascade ``stage:<norm>:<name>`` is the number of the
     stage that fooled the sample, -1 if none did. ``facts`` are JSON
@@ -77,9 +78,15 @@ class Records:
         return {**self.facts.get("certificates", {}), **({older.get("name", ""): older} if older else {})}
 
     @property
+    def abstained(self) -> Mask | None:
+        """Mask of the samples on which the network abstains without an attack; None for one that never does."""
+        return self.columns.get("abstained")
+
+    @property
     def correct(self) -> Mask:
-        """Mask of the samples that are classified correctly without an attack."""
-        return np.asarray(self.columns["label"] == self.columns["y"])
+        """Mask of the samples that are classified correctly without an attack; an abstention is an error."""
+        right = self.columns["label"] == self.columns["y"]
+        return np.asarray(right if self.abstained is None else right & ~self.abstained)
 
     def spend(self) -> dict[str, Spend]:
         """The cost of each stage: ``training`` and ``clean`` where known, then every attack and certificate."""

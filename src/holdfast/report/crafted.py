@@ -1,10 +1,10 @@
-"""How adversarial examples were crafted and judged, in one sentence."""
+"""How adversarial examples were crafted and judged, in sentences."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.records.records import Records
-from holdfast.report.elements.format import listed
+from holdfast.report.elements.format import listed, percent
 
 
 def crafted(found: Mapping[str, Records]) -> Iterator[str]:
@@ -24,3 +24,16 @@ def _sentence(records: Records) -> str:
         return "Judged in float32 on the model itself."
     form = "the fused form of the model" if how["folded"] else f"the model itself ({how['reason']})"
     return f"Crafted in {how['arithmetic']} on {form}, judged in float32 on the model itself."
+
+
+def abstaining(found: Mapping[str, Records]) -> Iterator[str]:
+    """How often each model that may abstain does so without an attack, and what an abstention counts as."""
+    for name, records in found.items():
+        if records.abstained is not None and len(records):
+            rejected = percent(float(records.abstained.mean()))
+            bare = percent(float((records.columns["label"] == records.columns["y"]).mean()))
+            yield (
+                f"{name} abstains on {rejected} % of the samples without attack, which counts as an error (without "
+                f"rejection it would be {bare} % correct); abstaining under attack counts as correct. Attack it with "
+                "PGD(loss=Evasion(model.detector.score), keep='worst'): other attacks do not know when it abstains."
+            )

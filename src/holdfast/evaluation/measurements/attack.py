@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from holdfast.contracts import Attack, Meter, Predictor, Rows
 from holdfast.data import Split
 from holdfast.data.split import digest_of
-from holdfast.evaluation.judge import DRAWS, attack_and_judge, drawn, randomized
+from holdfast.evaluation.judge import DRAWS, abstains, attack_and_judge, drawn, randomized
 from holdfast.evaluation.measurements.measurement import Arrays, Before, OfItsShard, Result, Shard, cost, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.records.facts import AttackFacts, Draws
@@ -20,6 +20,7 @@ from holdfast.records.records import array_name, column_name
 from holdfast.rng import Rng
 
 CLEAN = "clean"
+ABSTAINED = "abstained"  # of a part and of records: samples on which the network gives no answer
 RIGHT = "right"  # of a part: (n, draws) which draws of a randomized network are right
 CARRIED = frozenset({"fooled", "distance", "label", "margin", RIGHT, "stage", "found"})  # what a later part may hold
 SHOWN = 8  # images of an attack that are stored for the page
@@ -42,14 +43,19 @@ class Clean(OfItsShard):
         label = subject.predict(batch.x, rng)
         part = {"index": shard.samples.index.numpy(), "label": label.cpu().numpy()}
         part |= {"forwards": np.array(len(label)), "backwards": np.array(0)}
+        if subject.model is not None and (rejected := abstains(subject.model, batch.x, rng)) is not None:
+            part[ABSTAINED] = rejected.cpu().numpy()
         if subject.model is not None and randomized(subject.model, batch.x, rng.fork("compared")):
             part[RIGHT] = (drawn(subject.model, batch.x, rng.fork(shard.number)) == batch.y[:, None]).cpu().numpy()
+            part[RIGHT] &= ~part.get(ABSTAINED, np.zeros(len(label), bool))[:, None]
             part["forwards"] = part["forwards"] * (1 + DRAWS)
         return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns index, y and label."""
+        """The columns index, y and label, and abstained of a network that may give no answer."""
         result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": joined(parts, "label")}
+        if ABSTAINED in parts[0]:
+            result.columns[ABSTAINED] = joined(parts, ABSTAINED)
         result.facts[CLEAN] = cost(parts)
         if (right := _right(parts, result.columns["label"] == result.columns["y"])) is not None:
             result.columns["accuracy"] = right.mean(1)
@@ -96,10 +102,11 @@ class Attacked:
         return self.attacked(subject, shard, part, ~part["fooled"], shard.rng)
 
     def carried(self, shard: Shard, before: Before) -> Arrays:
-        """The columns before the attack: misclassified samples count as fooled at distance 0; successes carry over."""
+        """The columns before the attack: misclassified samples, and those without an answer, count as fooled at
+        distance 0; successes carry over."""
         clean, y = before[CLEAN][shard.number], shard.samples.y.numpy()
         columns = {
-            "fooled": clean["label"] != y,
+            "fooled": (clean["label"] != y) | clean.get(ABSTAINED, False),
             "distance": np.zeros(len(y)),
             "label": clean["label"].copy(),
             "margin": np.full(len(y), -np.inf),

@@ -46,7 +46,7 @@ window.explorers = (themed) => {
       const { x, y, labels } = model();
       const [rows, t] = [members.get(k), frame()];
       return {
-        type: "scatter", mode: "markers", name: `class ${k}`,
+        type: "scatter", mode: "markers", name: `class ${k}`, showlegend: false,
         x: rows.map((row) => x[t][row]), y: rows.map((row) => y[t][row]), customdata: rows,
         marker: {
           color: data.colors[k], size: rows.map((row) => (labels[t][row] === k ? 7 : 9)),
@@ -55,6 +55,14 @@ window.explorers = (themed) => {
         hovertemplate: rows.map((row) => `sample ${data.index[row]}<extra></extra>`),
       };
     };
+
+    // the legend shows colors by circles and what a cross means, whatever the first point of a class is
+    const key = (name, color, symbol) => ({
+      type: "scatter", mode: "markers", name, x: [null], y: [null], hoverinfo: "skip", marker: { color, symbol, size: 7 },
+    });
+    const keys = [
+      ...data.classes.map((k) => key(`class ${k}`, data.colors[k], "circle")), key("misclassified", "#7a8794", "x"),
+    ];
 
     const clean = () => ({
       type: "scatter", mode: "markers", name: "clean", x: model().x[0], y: model().y[0], hoverinfo: "skip",
@@ -87,19 +95,19 @@ window.explorers = (themed) => {
       const { x, y, steps, attack, seed } = model();
       output.textContent = `${steps[frame()]} of ${steps[steps.length - 1]} steps of ${attack}; map of seed ${seed}`;
       slider.setAttribute("aria-valuetext", output.textContent);
-      const bare = (rows) => ({ range: extent(rows), showticklabels: false, zeroline: false, ticks: "" });
+      const bare = (rows) => ({ range: extent(rows), showgrid: false, showticklabels: false, zeroline: false, ticks: "" });
       const layout = themed({
         xaxis: bare(x), yaxis: bare(y), height: 460, hovermode: "closest", uirevision: select.value,
         margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", y: -0.02 },
       });
-      Plotly.react(chart, [clean(), way(), ...data.classes.map(trace)], layout, window.plotOptions(data.title));
+      Plotly.react(chart, [clean(), way(), ...data.classes.map(trace), ...keys], layout, window.plotOptions(data.title));
       describe();
     };
 
     const choose = (row) => {
       if (row === chosen) return;
       chosen = row;
-      Plotly.react(chart, [clean(), way(), ...data.classes.map(trace)], chart.layout, window.plotOptions(data.title));
+      Plotly.react(chart, [clean(), way(), ...data.classes.map(trace), ...keys], chart.layout, window.plotOptions(data.title));
       describe();
     };
 

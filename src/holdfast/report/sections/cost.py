@@ -5,6 +5,7 @@ from statistics import fmean
 
 from holdfast.records.facts import Spend
 from holdfast.report.elements.figures import Plot, Trace, colors, figure, literal
+from holdfast.report.elements.format import attack_text
 from holdfast.report.elements.table import UNKNOWN, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
@@ -20,10 +21,11 @@ def section(study: Study) -> Section | None:
     stages = stage_colors(study)
     if not stages:
         return None
+    legend = {attack_text(stage): color for stage, color in stages.items()}
     titles = ("Method", "Stage", "Seconds", "Seconds per sample", "Forwards", "Backwards")
     table = listing(titles, _rows(study), "The numbers", words=["Stage"], folded=True)
     plots = cost_plots(study)
-    return Section(id="cost", title="Cost", sentences=[_NOTE], legend=stages, plots=plots, tables=[table])
+    return Section(id="cost", title="Cost", sentences=[_NOTE], legend=legend, plots=plots, tables=[table])
 
 
 def stage_colors(study: Study) -> dict[str, str]:
@@ -63,7 +65,7 @@ def _bar(groups: Mapping[str, Sequence[Run]], stage: str, color: str, what: str)
     return {
         "type": "bar",
         "orientation": "h",
-        "name": literal(stage),
+        "name": literal(attack_text(stage)),
         "y": [literal(title) for title in groups],
         "x": [getattr(mean_spend(runs, stage) or Spend(), what) for runs in groups.values()],
         "marker": {"color": color},
@@ -77,4 +79,5 @@ def _rows(study: Study) -> Iterator[list[str]]:
         for stage in stage_colors(study):
             if cost := mean_spend(runs, stage):
                 each = UNKNOWN if stage == "training" or not samples else f"{cost.seconds / samples:.4f}"
-                yield [title, stage, f"{cost.seconds:.1f}", each, f"{cost.forwards:,}", f"{cost.backwards:,}"]
+                numbers = [f"{cost.seconds:.1f}", each, f"{cost.forwards:,}", f"{cost.backwards:,}"]
+                yield [title, attack_text(stage), *numbers]

@@ -7,6 +7,7 @@ each attack, ``adversarial:<norm>:<name>`` of the same shape.
 import numpy as np
 
 from holdfast.records.records import Array, Records, array_name, column_name
+from holdfast.report.elements.format import attack_text
 from holdfast.report.elements.pictures import ImageGrid, Picture, png
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study
@@ -65,7 +66,7 @@ def _grid(run: Run, attack: str, opened: bool) -> ImageGrid:
             for row, before, x in zip(shown, clean, moved, strict=True)
         ],
     }
-    title = f"{run.label} under {attack}: difference from -{scale:.3g} (black) to +{scale:.3g} (white)"
+    title = f"{run.label} under {attack_text(attack)}: difference from -{scale:.3g} (black) to +{scale:.3g} (white)"
     return ImageGrid(title=title, rows=rows, opened=opened)
 
 
