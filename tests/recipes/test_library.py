@@ -32,7 +32,13 @@ JUDGED_BESIDES = {
 }
 MEDIUM = [name for name in TRAINED if name.endswith("-medium")]
 FULL = [name for name in TRAINED if not name.endswith(("-small", "-medium")) and name not in JUDGED_BESIDES]
-SMALL_ONLY = {"mnist-defences-small", "mnist-linearity-small", "mnist-llr-ablation-small", "mnist-sphere-small"}
+SMALL_ONLY = {
+    "digits-sphere-small",
+    "mnist-defences-small",
+    "mnist-linearity-small",
+    "mnist-llr-ablation-small",
+    "mnist-sphere-small",
+}
 NARROW = {
     "convnet": ("width=8",),
     "lenet": ("width=8", "channels=2"),

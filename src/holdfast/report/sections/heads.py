@@ -31,7 +31,7 @@ def section(study: Study) -> Section | None:
         return None
     titles = ("Method", "Class", "Samples", "Weight length", "Feature length", "Angle (degrees)")
     each = listing(titles, _classes(groups), "Each class, first seed", folded=True)
-    return Section(id="heads", title="Last layer", sentences=_NOTE, tables=[_table(study, groups), each])
+    return Section(id="heads", title="Last layer", sentences=_NOTE, tables=[_table(study, groups), each], in_text=True)
 
 
 def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
@@ -42,7 +42,9 @@ def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
         ("Easy share", "of the gradient"): lambda head: head.easy,
     }
     measures: list[tuple[Column, RunMeasure]] = [(Column(*title), _of(field)) for title, field in fields.items()]
-    return run_table(groups, measures, colors(study.titles), size=lambda run: len(analysis_of(run).samples))
+    return run_table(
+        groups, measures, colors(study.titles), "Lengths and angles", size=lambda run: len(analysis_of(run).samples)
+    )
 
 
 def _of(field: Callable[[Head], Estimate]) -> RunMeasure:
