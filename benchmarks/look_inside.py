@@ -21,6 +21,7 @@ import numpy as np
 
 from holdfast.geometry import eps_text
 from holdfast.recipes import schema
+from holdfast.recipes.schema import Recipe
 from holdfast.records.files import write_text
 from holdfast.report.analysis import Analysis
 from holdfast.report.elements.table import listing, markdown_table
@@ -88,14 +89,20 @@ def _page(names: Sequence[str], figures: Sequence[Mapping[str, str]]) -> Iterato
 def _recipe(name: str, figures: Sequence[Mapping[str, str]]) -> Iterator[str]:
     recipe = schema.load(name)
     study = study_of(recipe, recipe.default_out)
-    runs = {run.name: run for run in study.runs if run.analysis is not None and run.seed == study.runs[0].seed}
-    if len(runs) < 2:
-        raise SystemExit(f"{name} has no analysis of two models; run `holdfast analyze {name}` first")
+    yield f"## {recipe.name}"
+    for seed in sorted({run.seed for run in study.runs}):
+        runs = {run.name: run for run in study.runs if run.analysis is not None and run.seed == seed}
+        if len(runs) < 2:
+            raise SystemExit(f"{name} has no analysis of two models of seed {seed}; run `holdfast analyze {name}`")
+        yield from _seed(recipe, seed, runs, figures)
+
+
+def _seed(recipe: Recipe, seed: int, runs: Mapping[str, Run], figures: Sequence[Mapping[str, str]]) -> Iterator[str]:
     rows = list(_rows(runs, DATA[recipe.data.name], recipe.threat.eps if recipe.threat else 0.0, figures))
     first = analysis_of(next(iter(runs.values())))
-    yield f"## {recipe.name}"
+    yield f"### Seed {seed}"
     yield (
-        f"n = {len(first.samples)} samples, seed {study.runs[0].seed}; "
+        f"n = {len(first.samples)} samples; "
         + ", ".join(one.name for one in first.under)
         + ". Cells: published / ours [95 % interval]."
     )
