@@ -268,6 +268,13 @@ def test_paper_shows_figures_and_tables_without_controls(open_page: Any, file: P
     assert page.locator("button:visible").count() == 0
     assert page.locator("nav:visible").count() == 0
     assert page.locator("[data-plot] .main-svg").first.is_visible()
+    page.set_viewport_size({"width": 794, "height": 1123})  # A4
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(
+        """() => [...document.querySelectorAll('.js-plotly-plot')]
+          .every((one) => one.getBoundingClientRect().height >= one.querySelector('.main-svg').clientHeight)"""
+    )
+    page.wait_for_function("() => document.documentElement.scrollWidth === 794")
     assert page.pdf(format="A4").startswith(b"%PDF")
     assert complaints == []
     page.close()

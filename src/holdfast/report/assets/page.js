@@ -121,5 +121,6 @@
   dark.addEventListener("change", drawAll);
   narrow.addEventListener("change", drawAll);
   // a figure in a folded part has no width until it is opened; paper has another width than the screen
-  window.addEventListener("beforeprint", () => divs.forEach((div) => Plotly.Plots.resize(div)));
+  const charts = () => document.querySelectorAll(".js-plotly-plot");
+  window.addEventListener("beforeprint", () => charts().forEach((div) => Plotly.Plots.resize(div)));
 })();
