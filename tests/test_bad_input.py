@@ -308,6 +308,21 @@ OTHERS: dict[str, list[tuple[Callable[[], object], str]]] = {
     ],
     "Rows": [(lambda: Rows(Y, torch.arange(12))["target"], "this loss needs 'target' for every sample")],
     "Rng": [(lambda: Rng("0"), "the seed is '0' but must be a whole number")],  # type: ignore[arg-type]
+    "Detector": [
+        (lambda: holdfast.Detector.fit(X.numpy(), Y), "features is a ndarray but must be a tensor"),  # type: ignore[arg-type]
+        (lambda: holdfast.Detector.fit(X, Y.tolist()), "y is a list but must be a tensor"),  # type: ignore[arg-type]
+        (lambda: holdfast.Detector.fit(X, Y[:5]), "one label per sample"),
+        (lambda: holdfast.Detector.fit(X * torch.nan, Y), "features hold NaN"),
+        (lambda: holdfast.Detector.fit(X[:4], Y[:4]), "class 1 has one sample"),
+        (lambda: holdfast.Detector.fit(X, Y).score(X[:, :2]), "fitted to 4 dimensions"),
+        (lambda: holdfast.Detector.fit(X, Y).calibrate(X, 1.5), "rate is 1.5"),
+        (lambda: holdfast.Detector.fit(X, Y).calibrate(X[:0], 0.1), "0 samples"),
+    ],
+    "Abstaining": [
+        (lambda: holdfast.Abstaining(Net(), "none"), "detector a str but"),  # type: ignore[arg-type]
+        (lambda: holdfast.Abstaining("net", holdfast.Detector.fit(X, Y)), "model is a str"),  # type: ignore[arg-type]
+    ],
+    "Evasion": [(lambda: holdfast.Evasion(0.5), "score is 0.5 but must be a function")],  # type: ignore[arg-type]
     "L1": [(lambda: holdfast.L1(share=2.0), "share is 2.0"), (lambda: holdfast.L1(share="x"), "share is 'x'")],  # type: ignore[arg-type]
     "Classifier": [(lambda: holdfast.Classifier("mlp", nn.Linear(2, 2)), "the encoder is a str but")],  # type: ignore[arg-type]
     "Hypersphere": [

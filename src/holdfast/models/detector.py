@@ -86,6 +86,11 @@ class Abstaining(nn.Module):
 
     def __init__(self, model: nn.Module, detector: Detector) -> None:
         super().__init__()
+        if not isinstance(model, nn.Module) or not isinstance(detector, Detector):
+            raise ValueError(
+                f"model is a {type(model).__name__} and detector a {type(detector).__name__} but a network and a "
+                "Detector are needed"
+            )
         self.model = model
         self.detector = detector
 
@@ -104,6 +109,9 @@ class Abstaining(nn.Module):
 
 
 def _check(features: Tensor, y: Tensor) -> None:
+    for name, given in (("features", features), ("y", y)):
+        if not isinstance(given, Tensor):
+            raise ValueError(f"{name} is a {type(given).__name__} but must be a tensor; give torch.as_tensor({name})")
     if features.ndim != 2 or y.shape != (len(features),) or not len(y):
         raise ValueError(
             f"features have shape {tuple(features.shape)} and labels {tuple(y.shape)} but (samples, dimensions) and "
