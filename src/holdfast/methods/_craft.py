@@ -1,5 +1,6 @@
 """What training methods share: crafting for a batch, the passes of a wrapped method, and checks of settings."""
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from math import inf, isfinite
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.crafting.arithmetic import arithmetic
 from holdfast.crafting.microbatch import micro
 from holdfast.models.batch_statistics import train_mode_statistics
 from holdfast.rng import Rng
+from holdfast.settings import check_types
 
 
 def warmed(attack: Attack, progress: float, warmup: float) -> Attack:
@@ -77,28 +79,41 @@ def training_passes(terms: Terms) -> tuple[Outputs, ...]:
     return terms.seen
 
 
-def check_crafting(attack: Attack, warmup: float) -> None:
-    """Refuse attacks that stay at the decision boundary, and a bad warm-up."""
+def check_settings(method: Any, *weights: str) -> None:
+    """Refuse settings of another type, and values that cannot be right.
+
+    ``weights`` are the names of settings that weight a term. ``smoothing``, ``attack``, ``warmup``, ``pool`` and
+    ``margin`` mean the same in every method and are checked where a method has them.
+    """
+    check_types(method)
+    for name, check in _CHECKS.items():
+        if hasattr(method, name):
+            check(getattr(method, name))
+    for name in weights:
+        _check_weight(name, getattr(method, name))
+
+
+def _check_attack(attack: Attack) -> None:
+    """Refuse attacks that stay at the decision boundary."""
     if attack.keep in ("fooled", "closest"):
         raise ValueError(
             f'training needs an attack with keep="last" or "worst"; keep="{attack.keep}" stops at the boundary'
         )
-    check_warmup(warmup)
 
 
-def check_warmup(warmup: float) -> None:
+def _check_warmup(warmup: float) -> None:
     """Refuse a warm-up that is not a share of training."""
     if not 0 <= warmup <= 1:
         raise ValueError(f"warmup is {warmup} but it is a share of training in [0, 1]")
 
 
-def check_weight(name: str, value: float) -> None:
+def _check_weight(name: str, value: float) -> None:
     """Refuse a negative or infinite weight of a term."""
     if not 0 <= value < inf:
         raise ValueError(f"{name} is {value} but the weight of a term is a finite number of zero or more")
 
 
-def check_smoothing(value: float) -> None:
+def _check_smoothing(value: float) -> None:
     """Refuse label smoothing that is not a share of the probability."""
     if not 0 <= value < 1:
         raise ValueError(
@@ -106,10 +121,25 @@ def check_smoothing(value: float) -> None:
         )
 
 
-def check_margin(name: str, value: float) -> None:
+def check_margin(value: float, name: str = "margin") -> None:
     """Refuse a margin that is not finite."""
     if not isfinite(value):
         raise ValueError(f"{name} is {value} but a margin is a finite number")
+
+
+def _check_pool(pool: int) -> None:
+    """Refuse a pool without samples."""
+    if pool < 1:
+        raise ValueError(f"pool is {pool} but negatives are drawn from a pool of at least one sample")
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "smoothing": _check_smoothing,
+    "attack": _check_attack,
+    "warmup": _check_warmup,
+    "pool": _check_pool,
+    "margin": check_margin,
+}
 
 
 def check_arguments(model: Any, batch: Any, progress: Any, rng: Any) -> None:
@@ -122,9 +152,3 @@ def check_arguments(model: Any, batch: Any, progress: Any, rng: Any) -> None:
         raise ValueError(f"progress is {progress!r} but it is the share of training that is done, in [0, 1]")
     if not hasattr(rng, "fork"):
         raise ValueError(f"rng is {rng!r} but must be an Rng; write rng=Rng(0).fork(step)")
-
-
-def check_pool(pool: int) -> None:
-    """Refuse a pool without samples."""
-    if pool < 1:
-        raise ValueError(f"pool is {pool} but negatives are drawn from a pool of at least one sample")

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Terms
-from holdfast.methods._craft import check_arguments, check_crafting, check_smoothing, craft, passes, warmed
+from holdfast.methods._craft import check_arguments, check_settings, craft, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +28,7 @@ class Adversarial:
     needs = Needs()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
-        check_crafting(self.attack, self.warmup)
+        check_settings(self)
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         check_arguments(model, batch, progress, rng)

@@ -7,19 +7,10 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
-from holdfast.methods._craft import (
-    check_arguments,
-    check_crafting,
-    check_smoothing,
-    check_weight,
-    craft,
-    passes,
-    warmed,
-)
+from holdfast.methods._craft import check_arguments, check_settings, craft, passes, warmed
 from holdfast.methods._cross_entropy import hypersphere_of, mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +31,7 @@ class ALP:
     needs = Needs()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
-        check_crafting(self.attack, self.warmup)
-        check_weight("weight", self.weight)
+        check_settings(self, "weight")
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
         check_arguments(model, batch, progress, rng)

@@ -9,11 +9,10 @@ from holdfast.contracts import Batch, Cost, Needs, Terms
 from holdfast.crafting.view import eval_mode
 from holdfast.geometry import L2
 from holdfast.losses.linearity import curvature
-from holdfast.methods._craft import check_arguments, check_smoothing, check_warmup, check_weight
+from holdfast.methods._craft import check_arguments, check_settings
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +36,7 @@ class CURE:
     needs = Needs()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
-        check_weight("gamma", self.gamma)
-        check_warmup(self.warmup)
+        check_settings(self, "gamma")
         if not self.h or not all(0 < length < inf for length in self.h):
             raise ValueError(f"h is {self.h} but it holds one or more lengths above 0, in input units")
 

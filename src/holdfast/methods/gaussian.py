@@ -6,11 +6,10 @@ from math import inf
 from torch import nn
 
 from holdfast.contracts import Batch, Needs, Terms
-from holdfast.methods._craft import check_arguments, check_smoothing, passes
+from holdfast.methods._craft import check_arguments, check_settings, passes
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +25,7 @@ class Gaussian:
     needs = Needs()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
+        check_settings(self)
         if not 0 < self.sigma < inf:
             raise ValueError(f"sigma is {self.sigma} but noise has a standard deviation above 0, e.g. 0.25")
 

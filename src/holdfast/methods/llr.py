@@ -8,20 +8,11 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Rows, Terms
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
-from holdfast.methods._craft import (
-    check_arguments,
-    check_crafting,
-    check_smoothing,
-    check_weight,
-    climb,
-    climbing,
-    warmed,
-)
+from holdfast.methods._craft import check_arguments, check_settings, climb, climbing, warmed
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
 from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +41,7 @@ class LLR:
     needs = Needs()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
-        check_crafting(self.attack, self.warmup)
-        check_weight("lambda1", self.lambda1)
-        check_weight("mu", self.mu)
+        check_settings(self, "lambda1", "mu")
         climbing(self.attack, self._gap, "random")
 
     @property

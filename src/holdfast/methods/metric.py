@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.members import unknown
-from holdfast.methods._craft import check_arguments, check_weight, training_passes
+from holdfast.methods._craft import check_arguments, check_settings, training_passes
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 Settings = Mapping[str, bool | int | float | str]
 
@@ -56,8 +55,7 @@ class Metric(nn.Module):
         self.method, self.weight = method, weight
         self.loss, self.settings = loss, settings
         self.miner, self.miner_settings = miner, miner_settings
-        check_types(self)
-        check_weight("weight", weight)
+        check_settings(self, "weight")
         self.term = _build("losses", loss, settings or {})
         self.mine = None if miner is None else _build("miners", miner, miner_settings or {})
 

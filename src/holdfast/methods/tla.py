@@ -8,22 +8,11 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Terms
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
-from holdfast.methods._craft import (
-    check_arguments,
-    check_crafting,
-    check_margin,
-    check_pool,
-    check_smoothing,
-    check_weight,
-    craft,
-    passes,
-    warmed,
-)
+from holdfast.methods._craft import check_arguments, check_margin, check_settings, craft, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.methods._triplets import Negative, negatives, positives, search_cost
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +61,8 @@ class TLA:
     batch_statistics: bool = False
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
-        check_crafting(self.attack, self.warmup)
-        for weight in ("lambda1", "lambda2", "matching"):
-            check_weight(weight, getattr(self, weight))
-        check_pool(self.pool)
-        check_margin("margin", self.margin)
-        check_margin("copy_margin", self.copy_margin or 0.0)
+        check_settings(self, "lambda1", "lambda2", "matching")
+        check_margin(self.copy_margin or 0.0, "copy_margin")
         if self.positive == "class" and (self.matching or self.copy_margin is not None):
             raise ValueError(
                 'matching and copy_margin are about the clean copy, so they need positive="copy" or "both"'

@@ -8,20 +8,10 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Terms
 from holdfast.crafting.view import frozen
 from holdfast.losses.consistency import kl_divergence
-from holdfast.methods._craft import (
-    check_arguments,
-    check_crafting,
-    check_smoothing,
-    check_weight,
-    climb,
-    climbing,
-    passes,
-    warmed,
-)
+from holdfast.methods._craft import check_arguments, check_settings, climb, climbing, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +31,7 @@ class TRADES:
     needs = Needs()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_smoothing(self.smoothing)
-        check_crafting(self.attack, self.warmup)
-        check_weight("beta", self.beta)
+        check_settings(self, "beta")
         climbing(self.attack, kl_divergence, "near")
 
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:

@@ -6,11 +6,10 @@ from torch import nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.losses.metric import feature_norm, triplet
-from holdfast.methods._craft import check_arguments, check_margin, check_pool, check_weight, passes, training_passes
+from holdfast.methods._craft import check_arguments, check_settings, passes, training_passes
 from holdfast.methods._triplets import negatives, positives, search_cost
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
-from holdfast.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +29,7 @@ class Triplet:
     pool: int = 50
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_weight("lambda1", self.lambda1)
-        check_weight("lambda2", self.lambda2)
-        check_pool(self.pool)
-        check_margin("margin", self.margin)
+        check_settings(self, "lambda1", "lambda2")
 
     @property
     def needs(self) -> Needs:
