@@ -167,13 +167,22 @@ class Slots:
 
 
 class Search(Protocol):
-    """A search that makes one query at a time for each sample; ``t`` counts the earlier queries of each, (b,)."""
+    """A search that makes one query at a time for each sample; ``t`` counts the earlier queries of each, (b,).
+
+    What does not depend on the answers is planned for ``ahead`` queries at once, which costs little more than for one.
+    """
+
+    @property
+    def ahead(self) -> int: ...
 
     def begin(self, x: Tensor, rows: Rows) -> State:
         """The state of samples that enter."""
 
-    def propose(self, slots: Slots, t: Tensor) -> Tensor:
-        """The points to ask for."""
+    def plan(self, slots: Slots, t: Tensor) -> State:
+        """What the next ``ahead`` queries need, by name: (b, ahead, ...)."""
+
+    def propose(self, slots: Slots, t: Tensor, planned: State) -> Tensor:
+        """The points to ask for; ``planned`` holds what was planned for this query, (b, ...)."""
 
     def learn(self, slots: Slots, t: Tensor, x_adv: Tensor, answer: Answer) -> tuple[State, Tensor]:
         """The new state, and which samples are finished, (b,)."""
@@ -183,28 +192,39 @@ def run(search: Search, oracle: Oracle, x: Tensor, rows: Rows) -> Tensor:
     """Search until each sample is finished or out of queries; returns the best points."""
     found, queries, size = x.clone(), oracle.left.clone(), microbatch.size()
     waiting = torch.arange(len(x), device=x.device)
-    slots = _enter(search, x, rows, waiting[:size])
-    waiting = waiting[size:]
-    while len(slots.ids):
+    slots, plan, number = _enter(search, x, rows, waiting[:0]), State(), 0
+    while len(slots.ids) or len(waiting):
+        if number == 0 or not len(slots.ids):  # samples enter where a plan begins
+            count, number = size - len(slots.ids), 0
+            slots, waiting = _join(slots, _enter(search, x, rows, waiting[:count])), waiting[count:]
+            plan = search.plan(slots, (queries - oracle.left)[slots.ids])
         t = (queries - oracle.left)[slots.ids]
-        x_adv = search.propose(slots, t)
+        x_adv = search.propose(slots, t, {name: value[:, number] for name, value in plan.items()})
         state, finished = search.learn(slots, t, x_adv, oracle(slots.ids, x_adv))
+        slots, number = replace(slots, state=state), (number + 1) % search.ahead
         finished = finished | (oracle.left[slots.ids] <= 0)
-        if not finished.any():
-            slots = replace(slots, state=state)
-            continue
-        found[slots.ids[finished]] = state["best"][finished]
-        count = int(finished.sum())
-        entering, waiting = _enter(search, x, rows, waiting[:count]), waiting[count:]
-        ids = torch.cat([slots.ids[~finished], entering.ids])
-        state = {name: torch.cat([old[~finished], entering.state[name]]) for name, old in state.items()}
-        slots = Slots(ids, x[ids], rows.take(ids), state)
+        if finished.any():
+            found[slots.ids[finished]] = state["best"][finished]
+            slots, plan = _take(slots, ~finished), {name: value[~finished] for name, value in plan.items()}
     return found
 
 
 def _enter(search: Search, x: Tensor, rows: Rows, ids: Tensor) -> Slots:
     """These samples in their initial state."""
     return Slots(ids, x[ids], rows.take(ids), search.begin(x[ids], rows.take(ids)))
+
+
+def _join(slots: Slots, entering: Slots) -> Slots:
+    if not len(entering.ids):
+        return slots
+    state = {name: torch.cat([old, entering.state[name]]) for name, old in slots.state.items()}
+    ids, x = torch.cat([slots.ids, entering.ids]), torch.cat([slots.x, entering.x])
+    return Slots(ids, x, slots.rows.join(entering.rows), state)
+
+
+def _take(slots: Slots, which: Tensor) -> Slots:
+    state = {name: value[which] for name, value in slots.state.items()}
+    return Slots(slots.ids[which], slots.x[which], slots.rows.take(which), state)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
