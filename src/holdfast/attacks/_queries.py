@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -20,7 +20,8 @@ from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks._checks import check, check_labels, one_of
 from holdfast.contracts import Cost, Loss, Outputs, Predictor, Rows, Watch
 from holdfast.crafting import microbatch
-from holdfast.crafting.view import frozen
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.crafting.view import crafting, frozen
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
@@ -33,9 +34,15 @@ class Reply(NamedTuple):
 
 
 @contextmanager
-def answering(model: Predictor, rng: Rng) -> Iterator[Callable[[Tensor], Reply]]:
-    """A function that asks the model, without gradients; a module is in eval mode within the context."""
-    if isinstance(model, nn.Module):
+def answering(model: Predictor, rng: Rng, passes: int = 0) -> Iterator[Callable[[Tensor], Reply]]:
+    """A function that asks the model, without gradients; a module is in eval mode within the context.
+
+    With ``passes``, their approximate number, a module is asked in the fast form that gradient attacks use, in float32.
+    """
+    if isinstance(model, nn.Module) and passes:
+        with arithmetic("float32"), crafting(model, rng, passes) as view, torch.no_grad():
+            yield lambda x: _reply(view(x), x)
+    elif isinstance(model, nn.Module):
         with frozen(model, rng), torch.no_grad():
             yield lambda x: _reply(model(x), x)
     else:
@@ -118,11 +125,13 @@ class Oracle:
 class QueryAttack(StandaloneAttack, ABC):
     """An attack that asks the model at most ``queries`` times per sample; a subclass adds ``search``.
 
-    ``norms`` names the norms in which it works. An attack that climbs a loss of the scores returns it as ``climbed``;
-    without one, the attack needs labels alone.
+    ``norms`` names the norms in which it works. ``rounded`` is True if it may ask the fast form of a module, whose
+    outputs differ by rounding: not if it returns points right behind the decision boundary. An attack that climbs a
+    loss of the scores returns it as ``climbed``; without one, the attack needs labels alone.
     """
 
     norms: ClassVar[tuple[str, ...]]
+    rounded: ClassVar[bool] = False
     queries: int
     targeted: bool = False
     black_box = True
@@ -147,7 +156,8 @@ class QueryAttack(StandaloneAttack, ABC):
         """Adversarial inputs for x, found with outputs of the model alone; x itself where none is within eps."""
         rows, x = Rows.of(y), x.detach()
         check(x, rows, self.threat, self.targeted)
-        with answering(model, rng) as ask:
+        passes = self.queries * ceil(len(x) / microbatch.size()) if self.rounded else 0
+        with answering(model, rng, passes) as ask:
             found = self.search(Oracle(ask, self, x, rows, watch), x, rows, rng)
         return torch.where(column(self.threat.contains(found, x), x), found, x)
 

@@ -63,8 +63,9 @@ class _Moves:
         return h, w
 
     def offsets(self, level: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Where pixels lie relative to windows at random places, rows (b, h, 1) and columns (b, 1, w), and which of both
-        the windows cover, (b, 1, h, 1) and (b, 1, 1, w); ``u`` holds a draw for the row and one for the column."""
+        """Where pixels lie relative to windows at random places, rows (b, h, 1) and columns (b, 1, w), and which of
+        these the windows cover, (b, 1, h, 1) and (b, 1, 1, w); ``u`` holds a draw for the row and one for the column.
+        """
         sizes = self.sizes[level]
         corner = (u * self._places[level]).long()
         i, j = (grid - corner[:, axis, None] for axis, grid in enumerate(self._grid))

@@ -36,6 +36,7 @@ class Square(QueryAttack):
     targeted: bool = False
     keep = "fooled"
     norms = ("linf", "l2", "l1")
+    rounded = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
