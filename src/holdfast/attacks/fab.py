@@ -8,6 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from holdfast.attacks._ascent import FEW
 from holdfast.attacks._boundary import BoundaryAttack, Closest, Probe, Run, aims, column
 from holdfast.attacks._checks import at_least_one, between, norm_of, one_of
 from holdfast.attacks._hyperplane import DUAL, shortest_to
@@ -64,7 +65,8 @@ class FAB(BoundaryAttack):
 
     def _search(self, probe: Probe, closest: Closest, logits: Tensor, rows: Rows, rng: Rng) -> None:
         classes = torch.stack(aims(logits, rows, self.targets, self.targeted), 1)
-        alone = 1 if self.keep == "fooled" else classes.shape[1]  # a success of the first aim spares the others
+        # a success of the first aim spares the others
+        alone = 1 if self.keep == "fooled" and len(rows) > FEW else classes.shape[1]
         for restart in range(self.restarts):
             for begin, some in ((0, classes[:, :alone]), (alone, classes[:, alone:])):
                 rngs = [rng.fork("start").fork(begin + aim).fork(restart) for aim in range(some.shape[1])]
