@@ -32,7 +32,7 @@ Draw = Callable[[Threat, Tensor, Rng], Tensor]
 """A start of an attack's own: (threat, x, rng) -> starting points."""
 
 _NEVER = torch.iinfo(torch.int64).max  # the run that fooled a sample that no run has fooled
-FEW = 32  # samples, of which a step costs hardly less than one of several times as many
+FEW = 16  # samples, of which a step costs hardly less than one of several times as many
 _NEAR = 1e-3  # the standard deviation of the start "near"
 
 
