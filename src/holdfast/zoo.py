@@ -84,7 +84,7 @@ def card(name: str, folder: str | Path | None = None) -> Card:
     """The card of a model."""
     zoo = _folder(folder)
     if name not in names(zoo):
-        raise ValueError(unknown(f"model {name!r} in {zoo}", name, names(zoo)))
+        raise ValueError(unknown(f"model {name!r} in {zoo}", str(name), names(zoo)))
     try:
         return Card.model_validate_json((zoo / name / CARD).read_bytes())
     except ValidationError as error:

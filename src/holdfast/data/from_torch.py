@@ -28,6 +28,9 @@ def from_dataset(
     augmentation in your Dataset is applied only once, and so is normalization, which belongs inside the model.
     ``classes`` are by default ``train.classes`` if there are any, else numbers.
     """
+    for part, rows in (("train", train), ("test", test)):
+        if not (hasattr(rows, "__getitem__") or hasattr(rows, "__iter__")) or isinstance(rows, str):
+            raise ValueError(f"the {part} set is a {type(rows).__name__} but must be a Dataset of pairs (x, y)")
     parts = {part: _stack(part, _samples(rows)) for part, rows in (("train", train), ("test", test))}
     return data_set("own", parts, _names(classes, train, parts["train"][1]), valid=valid, seed=seed)
 
@@ -44,6 +47,11 @@ def from_loader(
 
     As with :func:`from_dataset`, each sample is read once, so random augmentation is applied only once.
     """
+    for part, loader in (("train", train), ("test", test)):
+        if not isinstance(loader, DataLoader):
+            raise ValueError(
+                f"the {part} loader is a {type(loader).__name__} but must be a DataLoader of batches (x, y)"
+            )
     parts = {part: _stack(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
     return data_set("own", parts, _names(classes, train.dataset, parts["train"][1]), valid=valid, seed=seed)
 
