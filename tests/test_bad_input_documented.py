@@ -229,7 +229,7 @@ def members() -> Iterator[Any]:
 
 def test_every_documented_name_and_member_is_walked() -> None:
     known = {getattr(holdfast, name) for name in holdfast.__all__}
-    names = {one for one in (*documented(), *members())}
+    names = set(documented()) | set(members())
     assert {getattr(one, "__qualname__", one) for one in names - known - set(CASES)} == set()
     assert len(names) > 30
 

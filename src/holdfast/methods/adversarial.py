@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Terms
-from holdfast.methods._craft import check_arguments, check_crafting, check_smoothing, craft, passes, warmed
+from holdfast.methods._craft import check_crafting, check_smoothing, checked, craft, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -33,8 +33,8 @@ class Adversarial:
         check_smoothing(self.smoothing)
         check_crafting(self.attack, self.warmup)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         meter = Meter()
         attack = warmed(self.attack, progress, self.warmup)
         x_adv = craft(attack, model, batch, rng, meter, batch_statistics=self.batch_statistics)

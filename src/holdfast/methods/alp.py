@@ -8,10 +8,10 @@ from torch import nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
 from holdfast.methods._craft import (
-    check_arguments,
     check_crafting,
     check_smoothing,
     check_weight,
+    checked,
     craft,
     passes,
     warmed,
@@ -45,8 +45,8 @@ class ALP:
         check_crafting(self.attack, self.warmup)
         check_weight("weight", self.weight)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         meter = Meter()
         attack = warmed(self.attack, progress, self.warmup)
         x_adv = craft(attack, model, batch, rng, meter, batch_statistics=self.batch_statistics)

@@ -9,10 +9,10 @@ from torch import nn
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Rows, Terms
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
 from holdfast.methods._craft import (
-    check_arguments,
     check_crafting,
     check_smoothing,
     check_weight,
+    checked,
     climb,
     climbing,
     warmed,
@@ -61,8 +61,8 @@ class LLR:
     def _gap(self) -> Loss:
         return partial(linearity_gap, smoothing=self.smoothing)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         attack = climbing(warmed(self.attack, progress, self.warmup), self._gap, "random")
         meter = Meter()
         with record_batch_statistics(model) as recorded:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.contracts import Batch, Needs, Terms
-from holdfast.methods._craft import check_arguments, check_smoothing, passes
+from holdfast.methods._craft import check_smoothing, checked, passes
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -23,8 +23,8 @@ class Plain:
         check_types(self)
         check_smoothing(self.smoothing)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         out = adapt(model).outputs(batch.x)
         total = mean_cross_entropy(model, out, batch.rows(), self.smoothing)
         return Terms(total, {"cross_entropy": total}, passes(batch), (out,))

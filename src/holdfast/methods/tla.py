@@ -9,12 +9,12 @@ from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Terms
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
 from holdfast.methods._craft import (
-    check_arguments,
     check_crafting,
     check_margin,
     check_pool,
     check_smoothing,
     check_weight,
+    checked,
     craft,
     passes,
     warmed,
@@ -90,8 +90,8 @@ class TLA:
         """A pool, one positive per sample unless the clean copy is the only positive, and features at ``layer``."""
         return Needs(positive=self.positive != "copy", pool=self.pool, features=self.layer is None)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         attack = warmed(self.attack, progress, self.warmup)
         batch = self._noisy(attack, batch, rng)
         clean = self._clean(attack, batch, rng)

@@ -9,10 +9,10 @@ from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Terms
 from holdfast.crafting.view import frozen
 from holdfast.losses.consistency import kl_divergence
 from holdfast.methods._craft import (
-    check_arguments,
     check_crafting,
     check_smoothing,
     check_weight,
+    checked,
     climb,
     climbing,
     passes,
@@ -47,8 +47,8 @@ class TRADES:
         check_weight("beta", self.beta)
         climbing(self.attack, kl_divergence, "near")
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         meter = Meter()
         x_adv = self._craft(model, batch, progress, rng, meter)
         clean, adversarial = adapt(model).outputs(batch.x), adapt(model).outputs(x_adv)
