@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import isfinite
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from holdfast.norms import NORMS as NORMS
 from holdfast.norms import LInf as LInf
 from holdfast.norms import flat, to_double
 from holdfast.rng import Rng
-from holdfast.settings import check_tensors
+from holdfast.settings import check_tensors, is_number
 
 _HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-20  # added inside square roots, as in the TLA code: zero features have cosine 0 and a finite gradient
@@ -45,10 +44,9 @@ class Threat:
         if isinstance(self.norm, type) or not hasattr(self.norm, "project"):
             raise ValueError(f"norm is {self.norm!r} but must be one of LInf(), L2(), L1(), L0(), with the parentheses")
         for name in ("eps", "low", "high"):
-            if not isinstance(given := getattr(self, name), Real):
+            if not is_number(given := getattr(self, name)):
                 raise ValueError(f"{name} is {given!r} but must be a number, e.g. {'8/255' if name == 'eps' else '0'}")
-            if not isinstance(given, int | float):  # a number of numpy
-                object.__setattr__(self, name, float(given))
+            object.__setattr__(self, name, given if type(given) in (int, float) else float(given))  # numpy's numbers
         if not self.eps >= 0:
             raise ValueError(f"eps is {self.eps} but a radius must be zero or more; give it in input units, e.g. 8/255")
         if not self.low < self.high:

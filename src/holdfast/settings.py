@@ -35,6 +35,16 @@ def check_tensors(**given: object) -> None:
             raise ValueError(f"{name} is a {type(value).__name__} but must be a tensor; write torch.as_tensor({name})")
 
 
+def is_number(given: object) -> bool:
+    """True for real numbers, those of numpy too, but not for True and False."""
+    return isinstance(given, Real) and not isinstance(given, bool)
+
+
+def is_size(given: object) -> bool:
+    """True for whole numbers from 1."""
+    return isinstance(given, Integral) and given is not True and int(given) > 0
+
+
 def path_of(given: object, name: str) -> Path:
     """A path that is given as such or as text; anything else is refused."""
     if not isinstance(given, str | Path) or not str(given):

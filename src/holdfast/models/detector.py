@@ -1,7 +1,6 @@
 """A detector of misclassified samples, and a classifier that abstains where the detector is not confident."""
 
 from collections import Counter
-from numbers import Real
 from typing import Self
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Outputs
 from holdfast.models.classifier import adapt
-from holdfast.settings import check_tensors
+from holdfast.settings import check_tensors, is_number
 
 
 class Detector(nn.Module):
@@ -80,7 +79,7 @@ class Detector(nn.Module):
         confidence is too high, nor test samples.
         """
         check_tensors(features=features)
-        if not isinstance(rate, Real) or not 0 <= rate < 1 or not len(features):
+        if not is_number(rate) or not 0 <= rate < 1 or not len(features):
             raise ValueError(f"rate is {rate!r} for {len(features)} samples but a share in [0, 1) of some is needed")
         ascending = self.score(features).sort().values
         self.threshold = ascending[int(rate * len(ascending))]

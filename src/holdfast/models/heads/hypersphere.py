@@ -1,6 +1,5 @@
 """The hypersphere embedding head."""
 
-from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -9,6 +8,7 @@ from torch.nn import functional
 
 from holdfast.geometry import length, unit
 from holdfast.models.heads._widths import check_widths
+from holdfast.settings import is_number
 
 WeightNorm = Literal["differentiable", "projected", "none"]
 
@@ -41,7 +41,7 @@ class Hypersphere(nn.Linear):
     ) -> None:
         check_widths(width, classes)
         for name, value in (("scale", scale), ("margin", margin)):
-            if not isinstance(value, Real):
+            if not is_number(value):
                 raise ValueError(f"{name} is {value!r} but must be a number")
         if not 0 < scale < torch.inf:
             raise ValueError(f"scale is {scale} but logits are scale times cosines; use a number above 0, e.g. 10")
