@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from torch import nn
+from numpy import ndarray
+from torch import Tensor, nn
 
 from holdfast.attacks import from_numpy
 from holdfast.contracts import Attack, Cascade, Predictor
@@ -115,6 +116,11 @@ def judge(
     """
     threats = threats_of(threat)
     data = samples_of(x, y, None, threats)
+    if not isinstance(x_adv, Tensor | ndarray):
+        second = "; of what foolbox returns, the second" if isinstance(x_adv, tuple | list) else ""
+        raise ValueError(
+            f"x_adv is a {type(x_adv).__name__}; give a tensor or an array, one example per sample{second}"
+        )
     given = evaluation_set(x_adv, data.test.y, "adversarial").test
     if given.x.shape != data.test.x.shape:
         raise ValueError(
@@ -175,6 +181,8 @@ def _models(given: Any) -> Mapping[str, Any]:
     models = given if isinstance(given, Mapping) else {_model_name(given): given}
     if not models:
         raise ValueError("there is no model to evaluate; give one, or a mapping from names to models")
+    if odd := [name for name in models if not isinstance(name, str) or not name.strip()]:
+        raise ValueError(f"the name of a model is {odd[0]!r} but must be a text")
     return models
 
 
@@ -234,9 +242,12 @@ def _predictor(model: Any) -> Predictor:
         if hasattr(model, method):
             _check_classes(model)
             return from_numpy(getattr(model, method))
+    if isinstance(model, type):
+        raise ValueError(f"the model is the class {model.__name__} but a model is needed; write {model.__name__}(...)")
     if not callable(model):
         raise ValueError(
-            f"the model is a {type(model).__name__}; give a torch.nn.Module, a scikit-learn classifier or a callable"
+            f"the model is a {type(model).__name__}; give a torch.nn.Module, a scikit-learn classifier or a callable, "
+            "or a mapping from names to several"
         )
     return cast(Predictor, model)
 
@@ -288,6 +299,10 @@ def _read(given: Any, name: str, threat: Threat, threats: Sequence[Threat]) -> t
             raise ValueError(f"{type(given).__name__} attacks at {at}; give it that threat, or name it as text")
         own = "examples" if isinstance(given, Examples) else attack_name(given)
         return (name or own, given) if measured[0] == threat else None
+    if isinstance(given, type):
+        raise ValueError(
+            f"an attack is the class {given.__name__} but an object is needed; write {given.__name__}(...)"
+        )
     if callable(given):
         return name or name_of(given), Foreign(threat=threat, function=given)
     raise ValueError(f"an attack is {given!r} but must be a name, an attack or a function (model, x, y) -> x_adv")

@@ -13,10 +13,11 @@ from holdfast.report.page import write_page
 from holdfast.report.result import html_table, text_table
 from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
+from holdfast.settings import path_of
 from holdfast.statistics import Estimate, Share
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Analyzed:
     """What :func:`holdfast.analyze` found: the :class:`~holdfast.report.analysis.Analysis` of each model by name.
 
@@ -34,6 +35,7 @@ class Analyzed:
 
     def page(self, path: str | Path) -> Path:
         """Write the report with its figures as one HTML file; returns its path."""
+        place = path_of(path, "path")
         runs = [
             Run(name=name, method="own", seed=0, records=one.samples, analysis=one) for name, one in self.models.items()
         ]
@@ -46,11 +48,13 @@ class Analyzed:
             threat=str(self.threat),
             code=computing_code(),
         )
-        write_page(Path(path), study_page(study))
-        return Path(path)
+        write_page(place, study_page(study))
+        return place
 
     def __str__(self) -> str:
         return text_table(list(self._rows()), self._notes())
+
+    __repr__ = __str__  # in an interactive session
 
     def _repr_html_(self) -> str:
         return html_table(list(self._rows()), self._notes())
