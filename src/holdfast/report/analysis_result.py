@@ -11,7 +11,7 @@ from holdfast.report.elements.format import listed, percent
 from holdfast.report.elements.table import UNKNOWN
 from holdfast.report.page import write_page
 from holdfast.report.result import html_table, text_table
-from holdfast.report.study import Run, Study
+from holdfast.report.study import Run, Study, today
 from holdfast.report.study_page import study_page
 from holdfast.statistics import Estimate, Share
 
@@ -44,6 +44,7 @@ class Analyzed:
             runs=runs,
             recipe="",
             threat=str(self.threat),
+            date=today(),
             code=computing_code(),
         )
         write_page(Path(path), study_page(study))
