@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 from holdfast.recipes import schema, source
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.analyze import AnalyzeConfig
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
 from holdfast.run.cli import app
@@ -100,6 +101,16 @@ def test_the_recipe_of_the_page_loads() -> None:
     assert base in source.names()
     assert list(recipe.methods) == ["AT", "TLA", "TRADES + HE + triplet"]
     assert recipe.methods["TLA"].train.init_from == "AT"
+
+
+def test_the_table_of_the_look_inside_loads_and_states_the_defaults() -> None:
+    (text,) = blocks("docs/look-inside.md", "toml")
+    given = tomllib.loads(text)
+    table = schema.read({**source.table("quickstart"), **given}, "the page").table()["analyze"]
+    assert json.loads(json.dumps(table)) == given["analyze"]  # every key is shown
+    left_out = dict(re.findall(r"^(\w+) = .*left out: (\d+)$", text, re.MULTILINE))
+    assert left_out
+    assert all(int(value) == getattr(AnalyzeConfig(), key) for key, value in left_out.items())
 
 
 def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> None:

@@ -139,8 +139,9 @@ def analyze(
     gallery: Any,
     threat: Threat | str,
     layer: str | None = None,
-    steps: int = 40,
-    k: int = 50,
+    eps: float | Sequence[float] = (),
+    steps: int | Sequence[int] = 40,
+    k: int | Sequence[int] = 50,
     samples: int | None = None,
     rng: int | Rng = 0,
     progress: bool = True,
@@ -150,9 +151,10 @@ def analyze(
     ``model`` is a network or a mapping from names to networks; ``x``, ``y``, ``threat``, ``samples`` and ``rng`` are
     those of :func:`evaluate`. ``gallery`` holds training samples, as a pair or a Dataset. ``layer`` names the module
     whose output is the features, by default the input of the last linear layer. Every sample is attacked by PGD with
-    ``steps`` steps. The result holds, for each model, the ratios r and r' and the ``k``-nearest-neighbor accuracy of
-    Mao et al. (2019), the detection of misclassified samples by class densities under PGD and under an attack that
-    knows the detector, and the drift of features step by step; ``result["name"].projection()`` is their map.
+    ``steps`` steps, at each ``eps`` if some are given in place of that of the threat. The result holds, for each model,
+    the ratios r and r' and the ``k``-nearest-neighbor accuracy of Mao et al. (2019), the detection of misclassified
+    samples by class densities under PGD and under an attack that knows the detector, and the drift of features step by
+    step; ``result["name"].projection()`` is their map.
     """
     if gallery is None or isinstance(gallery, str):
         raise ValueError(f"gallery is {gallery!r} but must be training samples; give (x_train, y_train) or a Dataset")
@@ -162,7 +164,7 @@ def analyze(
     data = samples_of(x, y, samples, threats)
     x_known, y_known = gallery if isinstance(gallery, tuple) else (gallery, None)
     known = samples_of(x_known, y_known, None, threats)
-    config = AnalyzeConfig(layer=layer, steps=(steps,), k=(k,))
+    config = AnalyzeConfig(layer=layer, eps=_several(eps), steps=_several(steps), k=_several(k))
     plan = analyzer.Plan(threats[0], config)
     found = {}
     with Progress(shown=progress) as bars:
@@ -177,6 +179,11 @@ def analyze(
     return Analyzed(found, threats[0])
 
 
+def _several(given: Any) -> tuple[Any, ...]:
+    """One or several numbers as a tuple; whether they are numbers is checked with the other settings."""
+    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+
+
 def _models(given: Any) -> Mapping[str, Any]:
     models = given if isinstance(given, Mapping) else {_model_name(given): given}
     if not models:
@@ -187,7 +194,7 @@ def _models(given: Any) -> Mapping[str, Any]:
 
 
 def _model_name(model: Any) -> str:
-    return name_of(model) if not isinstance(model, nn.Module) else type(model).__name__
+    return name_of(model, "model") if not isinstance(model, nn.Module) else type(model).__name__
 
 
 def _records(

@@ -74,6 +74,8 @@ def _fits(given: Any, hint: Any) -> bool:
         return given in typing.get_args(hint)
     if hint in (int, float):
         return isinstance(given, Integral if hint is int else Real) and not isinstance(given, bool)
+    if origin is tuple and len(parts := typing.get_args(hint)) == 2 and parts[1] is Ellipsis:
+        return isinstance(given, tuple | list) and all(_fits(one, parts[0]) for one in given)
     if not isinstance(hint, type) or origin is not None:
         return True
     if getattr(hint, "_is_protocol", False):  # what a protocol asks for is found out when it is used
@@ -85,6 +87,8 @@ def _words(hint: Any) -> str:
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, parts))}"
+    if typing.get_origin(hint) is tuple:
+        return f"a sequence, each {_words(parts[0])}"
     if parts:
         return " or ".join(dict.fromkeys(_words(part) for part in parts))
     return _WORDS.get(hint) or _EXAMPLES.get(getattr(hint, "__name__", ""), "") or _named(hint)
@@ -95,4 +99,6 @@ def _named(hint: Any) -> str:
 
 
 def _shown(given: Any) -> str:
-    return repr(given) if isinstance(given, str | int | float | None) else f"a {type(given).__name__}"
+    plain = str | int | float | None
+    simple = isinstance(given, plain) or (isinstance(given, tuple | list) and all(isinstance(x, plain) for x in given))
+    return repr(given) if simple else f"a {type(given).__name__}"

@@ -126,7 +126,7 @@ def _tensor(function: Craft, x_adv: Any, x: Tensor) -> Tensor:
     return x_adv.detach().to(x)
 
 
-def name_of(function: Craft) -> str:
+def name_of(function: Craft, unnamed: str = "attack") -> str:
     """The name of a function, or of the class of a callable object."""
     name = getattr(function, "__name__", type(function).__name__)
-    return "attack" if name == "<lambda>" else name
+    return unnamed if name == "<lambda>" else name

@@ -15,7 +15,7 @@ from holdfast.report.crafted import abstaining, crafted
 from holdfast.report.elements.format import listed, percent
 from holdfast.report.elements.table import UNKNOWN
 from holdfast.report.page import write_page
-from holdfast.report.study import Run, Study
+from holdfast.report.study import Run, Study, today
 from holdfast.report.study_page import study_page
 from holdfast.report.summary import against
 from holdfast.settings import path_of
@@ -103,6 +103,7 @@ class Result:
             norm=threat.norm.name,
             eps=threat.eps,
             threat=", ".join(map(str, self.threats)),
+            date=today(),
             code=computing_code(),
         )
         write_page(place, study_page(study))
