@@ -207,7 +207,7 @@ class AvgPool:
 
 
 class Flatten:
-    """Flattening."""
+    """Flattening, as the module does it."""
 
     def __init__(self, module: nn.Flatten) -> None:
         self.module = module

@@ -21,19 +21,14 @@ from holdfast.members import unknown
 _ALIASES = {"imagefolder": "image-folder"}  # torchvision's spelling
 
 
-def _sets() -> dict[str, ModuleType]:
-    return {file.replace("_", "-"): import_module(f"{sets.__name__}.{file}") for file in members.names(sets)}
-
-
 def names() -> list[str]:
     """Return the names of the data sets."""
-    return sorted(_sets())
+    return sorted(file.replace("_", "-") for file in members.names(sets))
 
 
 def about(name: str) -> str:
     """Return a one-line description of a data set."""
-    module = import_module(f"{sets.__name__}.{name.replace('-', '_')}")
-    return (module.__doc__ or "").strip().splitlines()[0]
+    return (_module(name).__doc__ or "").strip().splitlines()[0]
 
 
 def load(
@@ -79,27 +74,30 @@ def load_test(
 
 def _scaled(name: str, module: ModuleType, size: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
     """The option that scales images, refused for a data set that has none."""
-    if size is not None and module is not _sets()["image-folder"]:
+    if size is not None and module is not _module("image-folder"):
         raise ValueError(f"{name} cannot be scaled to a size of {size[1]} pixels; only image-folder:PATH can")
     return {} if size is None else {"size": size}
 
 
 def _find(name: str, folder: str | Path | None) -> tuple[ModuleType, Path | None]:
-    known = _sets()
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
-    takes = _takes(known[kind]) if kind in known else None
-    if kind not in known or (colon and not takes):
-        listed = [f"{one}:{takes}" if (takes := _takes(known[one])) else one for one in known]
+    takes = _takes(kind) if kind in names() else None
+    if kind not in names() or (colon and not takes):
+        listed = [f"{one}:{takes}" if (takes := _takes(one)) else one for one in names()]
         raise ValueError(unknown(f"data set {name!r}", name, listed))
     if not colon:
-        return known[kind], Path(folder).expanduser() if folder else None
+        return _module(kind), Path(folder).expanduser() if folder else None
     if takes != "PATH":
-        return known[kind], Path(argument)
+        return _module(kind), Path(argument)
     top, path = root(folder), Path(argument).expanduser()
-    return known[kind], top / path if top and (top / path).exists() else path
+    return _module(kind), top / path if top and (top / path).exists() else path
 
 
-def _takes(module: ModuleType) -> str | None:
+def _module(name: str) -> ModuleType:
+    return import_module(f"{sets.__name__}.{name.replace('-', '_')}")
+
+
+def _takes(name: str) -> str | None:
     """Return what the name of a data set takes after a colon, e.g. PATH."""
-    return getattr(module, "TAKES", None)
+    return getattr(_module(name), "TAKES", None)

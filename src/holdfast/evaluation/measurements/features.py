@@ -46,7 +46,7 @@ class Inside(OfItsShard):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """No measurement."""
+        """It reads the results of no other measurement."""
         return ()
 
     @property

@@ -105,7 +105,7 @@ class Map(_Analyzed):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """The path."""
+        """The measurement whose points the map shows."""
         return (self.of.name,)
 
     @property
@@ -134,7 +134,7 @@ class Classes(_Analyzed):
 
     @property
     def settings(self) -> Any:
-        """The gallery."""
+        """A digest of the gallery."""
         return self.gallery.digest
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:

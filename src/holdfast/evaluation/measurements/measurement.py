@@ -76,7 +76,7 @@ class OfItsShard:
     """A measurement that reads no parts, or only the clean prediction of its shard."""
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
-        """Nothing."""
+        """Nothing beside the shard itself, which is part of every key."""
         return None
 
 

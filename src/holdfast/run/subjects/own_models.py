@@ -46,7 +46,7 @@ class OwnModels:
     session: Session
 
     def prepare(self, name: str, seed: int) -> None:
-        """Nothing to train."""
+        """Do nothing: the network is trained already."""
 
     def evaluations(self, name: str, seed: int) -> Iterator[Evaluation]:
         """The evaluation of a network."""
@@ -55,7 +55,7 @@ class OwnModels:
             yield network_evaluation(self.session, subject, attacks)
 
     def networks(self, name: str, seed: int) -> Iterator[Subject]:
-        """The network."""
+        """The network as a subject, identified by its weights and its code."""
         session, folder = self.session, folder_of(self.session.out, name, seed)
         config = session.recipe.models[name]
         model = self._model(config, seed)

@@ -116,7 +116,7 @@ class Trained:
         return session.fabric.to_device(model).eval(), digest, code
 
     def networks(self, method: str, seed: int) -> Iterator[Subject]:
-        """The trained model."""
+        """The trained model as a subject, identified by its weights."""
         session, folder = self.session, folder_of(self.session.out, method, seed)
         model, digest, code = self._identified(method, seed)
         weights = {"kept": session.recipe.evaluate.weights, "digest": digest}
