@@ -143,9 +143,9 @@ def _clean_answer(clean: dict[str, Cell], study: Study) -> str:
 
 
 def _each(cells: dict[str, Cell]) -> str:
-    if len(cells) == 1:
-        return f"{percent(next(iter(cells.values())).mean)} % correct"
     low, high = (pick(cells, key=lambda title: cells[title].mean) for pick in (min, max))
+    if percent(cells[low].mean) == percent(cells[high].mean):
+        return f"{percent(cells[low].mean)} % correct"
     return f"{percent(cells[low].mean)} % ({low}) to {percent(cells[high].mean)} % ({high}) correct"
 
 
