@@ -42,7 +42,7 @@ def is_number(given: object) -> bool:
 
 def is_size(given: object) -> bool:
     """True for whole numbers from 1."""
-    return isinstance(given, Integral) and given is not True and int(given) > 0
+    return not isinstance(given, bool) and isinstance(given, Integral) and int(given) > 0
 
 
 def path_of(given: object, name: str) -> Path:
