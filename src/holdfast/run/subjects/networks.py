@@ -2,8 +2,9 @@
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from holdfast.data.split import digest_of
+from holdfast.evaluation.measurements.attack import Attacked
 from holdfast.evaluation.measurements.cascade import outputs_of
 from holdfast.evaluation.measurements.certificate import Certified
 from holdfast.evaluation.measurements.measurement import Measurement
@@ -37,11 +39,20 @@ def network_evaluation(session: Session, subject: Subject, attacks: Attacks) -> 
     assert model is not None  # a network
     samples = session.samples(config.samples)
     classes = outputs_of(model, samples.batch(torch.arange(1), session.device).x)
-    measured: list[Measurement] = [
-        *measurements(attacks, config, len(samples), classes),
-        *certificate_measurements(session, model),
-    ]
+    (clean, *attacked), certified = (
+        measurements(attacks, config, len(samples), classes),
+        certificate_measurements(session, model),
+    )
+    measured: list[Measurement] = [clean, *attacked, *certified]
+    if config.skip_certified:
+        measured = [clean, *certified, *(_spared(attack, certified) for attack in attacked)]
     return Evaluation(subject, samples, measured, config.shard)
+
+
+def _spared(attack: Measurement, certified: Sequence[Certified]) -> Measurement:
+    """The attack without the samples that certificates prove."""
+    assert isinstance(attack, Attacked)
+    return replace(attack, proofs=tuple(one for one in certified if one.proves(attack.attack.threat)))
 
 
 def certificate_measurements(session: Session, model: nn.Module) -> list[Certified]:
