@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 from holdfast.recipes import schema, source
 from holdfast.recipes.schema import Recipe
 from holdfast.recipes.tables.analyze import AnalyzeConfig
+from holdfast.recipes.tables.certify import certifier_table, read_certifier
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
 from holdfast.run.cli import app
@@ -126,7 +127,7 @@ def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> N
 
 
 def test_the_recipe_of_the_certificates_page_loads_over_its_base(tmp_path: Path) -> None:
-    text, _ = blocks("docs/certificates.md", "toml")
+    text, _, _ = blocks("docs/certificates.md", "toml")
     (tmp_path / "page.toml").write_text(text)
     given, recipe = tomllib.loads(text), schema.load(str(tmp_path / "page.toml"))
     resolved = json.loads(json.dumps(recipe.table()))
@@ -134,8 +135,15 @@ def test_the_recipe_of_the_certificates_page_loads_over_its_base(tmp_path: Path)
     assert resolved["metrics"]["ARML"] == given["metrics"]["ARML"]
 
 
+def test_the_certificate_of_latent_neighbors_is_a_table_of_a_recipe() -> None:
+    _, text, _ = blocks("docs/certificates.md", "toml")
+    given = tomllib.loads(text)["certificates"]["latent"]
+    written = certifier_table(read_certifier("latent", given))
+    assert {key: written[key] for key in given} == given
+
+
 def test_the_tables_of_smoothing_are_complete_for_a_recipe() -> None:
-    _, text = blocks("docs/certificates.md", "toml")
+    _, _, text = blocks("docs/certificates.md", "toml")
     given = tomllib.loads(text)
     recipe = schema.read({**source.table("quickstart"), **given}, "page")
     written = json.loads(json.dumps(recipe.table()))
