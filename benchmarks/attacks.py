@@ -21,7 +21,7 @@ from bench.budgets import BUDGETS, Budget
 from bench.command import code
 from bench.compiled import compiled
 from bench.memory import memory
-from bench.peers import field
+from bench.peers import field, said
 from bench.speed import pgd, share, undefended
 from bench.strength import strength
 from bench.subjects import Bench
@@ -124,8 +124,10 @@ def _measure(bench: Bench, folder: Path, key: str, units: list[str], deadline: f
         started = time.monotonic()
         try:
             result = FIGURES[name].measure(bench, subject)
-        except Exception:  # two hours must not be lost to one figure
-            traceback.print_exc()
+        except Exception as error:  # two hours must not be lost to one figure
+            trace = folder / f"{unit}.error.txt"
+            write_text(trace, traceback.format_exc())
+            print(f"{unit}: failed, {said(error)} (all of it in {trace})")
             failures.append(unit)
             continue
         seconds = time.monotonic() - started

@@ -66,7 +66,7 @@ def digits(runs: Path, samples: int) -> Iterator[Model]:
     study.prepare(session, study.rows(recipe, ("methods",)))
     batch = session.data.test.batch(torch.arange(min(samples, len(session.data.test))))
     for name in methods:
-        module, _ = Trained(session).model(name, 7)
+        module = Trained(session).model(name, 7)
         assert recipe.threat is not None
         yield Model(f"digits, {name}", module, recipe.threat, batch.x, batch.y)
 

@@ -12,8 +12,9 @@ GENERATOR = np.random.default_rng(0)
 
 
 def write_all(folder: Path) -> Path:
-    """Write MNIST, CIFAR-10 and Tiny-ImageNet to a folder: 40 training and 20 test images, ten classes."""
+    """Write the image data sets to a folder: 40 training and 20 test images, ten classes."""
     _mnist(folder / "mnist")
+    _mnist(folder / "fashion-mnist")
     _cifar10(folder / "cifar-10-batches-bin")
     _tiny_imagenet(folder / "tiny-imagenet-200")
     return folder

@@ -115,6 +115,17 @@ def test_the_table_names_models_and_has_intervals(result: holdfast.Analyzed) -> 
         result["other"]
 
 
+def test_two_levels_and_two_numbers_of_neighbors_have_rows_of_their_own() -> None:
+    result = analyze({"net": NET}, *QUERIES, eps=[0.1, 0.03], steps=[8, 4], k=[5, 20])
+    found, text = result["net"], str(result)
+    assert [under.name for under in found.under] == ["PGD-4 at linf 0.03", "PGD-8 at linf 0.1"]
+    for under in found.under:
+        average = re.escape(str(under.separation.r_prime.average))
+        assert re.search(rf"r' at {under.eps}, to the true class \(low is good\) +{average}", text)
+        assert all(f"{k}-NN accuracy, PGD-{under.steps} at {under.eps}, %" in text for k in (5, 20))
+    assert found.under[0].accuracy.value > found.under[1].accuracy.value
+
+
 def test_models_are_compared_on_the_classes_they_share() -> None:
     unmoved = nn.Sequential(*trained(1), nn.Identity())
     result = analyze({"a": NET, "b": unmoved}, X[1000:1040], Y[1000:1040], threat="linf:0.03")
@@ -145,12 +156,13 @@ def test_the_page_holds_the_numbers_of_the_table(tmp_path: Path) -> None:
     result = analyze({"<i>a": NET}, *QUERIES)
     text = result.page(tmp_path / "page.html").read_text(encoding="utf-8")
     found = result["<i>a"].under[0]
-    assert "&lt;i&gt;a: after PGD-8 at linf 0.1" in text
+    assert "After PGD-8 at linf 0.1 the features of" in text
     assert "<i>a" not in text
     for number in (found.separation.r_prime.average, found.detection.auc, found.detection_aware.auc):
         assert f">{number.value:.3f}</span>" in text
         assert f"[{number.low:.3f}, {number.high:.3f}]" in text
-    assert f"AUC {found.detection.auc.value:.2f}, and {found.detection_aware.auc.value:.2f} if the attack" in text
+    assert f"an AUC of {found.detection.auc.value:.2f} (0.5 is chance)" in text
+    assert f"and of {found.detection_aware.auc.value:.2f} if the attack knows it" in text
     assert {"features", "map", "drift", "detection", "landscapes", "heads"} <= set(
         re.findall(r'section id="(.*?)"', text)
     )
@@ -182,6 +194,12 @@ ONE = (X[:11], torch.cat([Y[:10], torch.tensor([0])]))  # classes 1 to 9 have on
         ((NET, *QUERIES), {"gallery": None}, "gallery is None but must be training samples"),
         ((NET, *QUERIES), {"gallery": (X[:400, :5], Y[:400])}, r"shape \(64,\) and the gallery \(5,\)"),
         ((NET, *QUERIES), {"threat": ["linf:0.1", "l2:1"]}, "2 threats are given"),
+        ((NET, *QUERIES), {"threat": "l2:inf"}, "features are followed within a finite eps; give eps"),
+        ((NET, *QUERIES), {"steps": 0}, r"steps is \[0\] but an attack needs at least one step"),
+        ((NET, *QUERIES), {"k": 2.5}, r"k is \(2.5,\) but it must be a sequence, each a whole number"),
+        ((NET, *QUERIES), {"eps": [0.1, "a"]}, r"eps is \(0.1, 'a'\) but it must be a sequence, each a number"),
+        ((NET, *QUERIES), {"eps": [0.1, -1]}, r"eps is \[0.1, -1\] but different finite numbers above 0 are needed"),
+        ((lambda x: x[:, :10], *QUERIES), {}, "model has no network, so it has no features to analyze"),
     ],
     ids=[
         "class of one",
@@ -196,6 +214,12 @@ ONE = (X[:11], torch.cat([Y[:10], torch.tensor([0])]))  # classes 1 to 9 have on
         "no gallery",
         "other shape",
         "threats",
+        "infinite threat",
+        "no steps",
+        "half a neighbor",
+        "text for eps",
+        "negative eps",
+        "function",
     ],
 )
 def test_what_cannot_be_analyzed_is_refused_in_one_sentence(given: Any, options: Any, message: str) -> None:

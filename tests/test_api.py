@@ -1,5 +1,6 @@
 """One call from Python: results equal the command line's and a closed form; every way to give models, data, attacks."""
 
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,14 @@ def test_frame_has_one_row_per_model_and_sample() -> None:
     assert "fooled:linf:fgsm" in frame.columns
 
 
+def test_without_pandas_the_columns_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    result = evaluate(Line(), X, Y, attacks="noise")
+    with pytest.raises(ImportError, match=r"to_frame needs pandas.*pip install pandas, or use result.columns\(\)"):
+        result.to_frame()
+    assert len(result.columns()["held"]) == len(X)
+
+
 def test_saved_records_are_read_back_and_never_replaced(tmp_path: Path) -> None:
     result = evaluate(Line(), X, Y, attacks="fgsm")
     result.save(tmp_path)
@@ -221,6 +230,7 @@ def test_table_has_intervals_n_and_how_it_was_crafted() -> None:
     assert f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]" in text
     assert "n = 60; brackets are 95 % Wilson intervals." in text
     assert "Crafted in float32 on" in text
+    assert repr(evaluate(Line(), X, Y, attacks="fgsm", arithmetic="float32")) == text  # in an interactive session
 
 
 def test_progress_can_be_turned_off(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ THREAT = Threat(LInf(), 0.1)
 PGD = holdfast.PGD(threat=THREAT, steps=2, keep="last")
 ATTACKS = {kinds.member("attack", name).__name__: kinds.member("attack", name) for name in kinds.names("attack")}
 METHODS = {kinds.member("method", name).__name__: kinds.member("method", name) for name in kinds.names("method")}
-RESULTS = {"Analyzed", "Fitted", "Outputs", "Result", "Terms"}
+RESULTS = {"Analyzed", "Fitted", "Outputs", "Result"}
 """What calls return and nobody constructs."""
 
 X, Y = torch.rand(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
@@ -157,7 +157,7 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "integers": ({"x": (255 * X).byte()}, "x has type torch.uint8 but attacks need floating point"),
     "outside the box": ({"x": 2 * X}, r"x spans .* but the threat allows"),
     "double": ({"x": X.double()}, "x has dtype torch.float64 but the model torch.float32"),
-    "other shape": ({"x": torch.rand(12, 5)}, "mat1 and mat2|the model raised"),
+    "other shape": ({"x": torch.rand(12, 5)}, "the model raised RuntimeError: mat1 and mat2 .*given inputs of shape"),
     "few rows": ({"y": Rows(Y, torch.arange(3))}, "the rows' index 3; they must match"),
 } | {name: ({"model": model}, words) for name, (model, words) in MODELS.items()}
 
@@ -186,19 +186,31 @@ def test_calls_of_attacks(name: str, case: str) -> None:
     refused(lambda: attack(given["model"], given["x"], given["y"], rng=given["rng"]), words)
 
 
-BATCH = Batch(X, Y, torch.arange(12), X, Batch(X, Y, torch.arange(12)))
+def batch(x: Tensor = X, y: Tensor = Y) -> Batch:
+    """A batch with all that methods need."""
+    return Batch(x, y, torch.arange(12), x, Batch(x, y, torch.arange(12)))
+
+
 METHOD_CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "rng": ({"rng": 0}, "rng is 0 but must be an Rng"),
     "progress": ({"progress": 1.5}, "progress is 1.5 but it is the share of training"),
     "a pair": ({"batch": (X, Y)}, "the batch is a tuple but must be a Batch; holdfast.batches gives them"),
     "text": ({"model": "resnet18"}, "the model is a str"),
+    "tuple": ({"model": Net(lambda z: (z, z))}, "the model returned tuple for"),
+    "one logit": ({"model": Net(lambda z: z[:, :1])}, "the model has one output|labels span 0..2 but"),
+    "labels too large": ({"batch": batch(y=Y + 1)}, "labels span 1..3 but the model has classes 0..2"),
+    "labels below 0": ({"batch": batch(y=Y - 1)}, "labels span -1..1 but the model has classes 0..2"),
+    "real labels": ({"batch": batch(y=Y.float())}, "class indices"),
+    "NaN": ({"batch": batch(x=X * torch.nan)}, "x holds NaN or infinite values"),
+    "integers": ({"batch": batch(x=(255 * X).byte())}, "torch.uint8 .* floating point"),
+    "other shape": ({"batch": batch(x=X[:, :3])}, "the model raised RuntimeError: .*given inputs of shape"),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("case", METHOD_CALLS)
 def test_calls_of_methods(name: str, case: str) -> None:
-    given = {"model": Net(), "batch": BATCH, "progress": 0.0, "rng": Rng(0)} | METHOD_CALLS[case][0]
+    given = {"model": Net(), "batch": batch(), "progress": 0.0, "rng": Rng(0)} | METHOD_CALLS[case][0]
     method = made(METHODS[name])
     call = lambda: method(given["model"], given["batch"], progress=given["progress"], rng=given["rng"])  # noqa: E731
     refused(call, METHOD_CALLS[case][1])
@@ -274,10 +286,19 @@ OTHERS: dict[str, list[tuple[Callable[[], object], str]]] = {
         (lambda: evaluate(Net(), X, Y, arithmetic="half"), "arithmetic is 'half' but it must be one of"),
         (lambda: evaluate(Net(), X, Y, crafting="fast"), "crafting is 'fast' but it must be one of"),
         (lambda: evaluate(lambda x: "yes", X, Y), "the model returned str for 8 inputs but scores"),
+        (lambda: evaluate(Net, X, Y), r"the model is the class Net but a model is needed; write Net\(...\)"),
+        (lambda: evaluate([Net(), Net()], X, Y), "the model is a list; give .* or a mapping from names to several"),
+        (lambda: evaluate({1: Net()}, X, Y), "the name of a model is 1 but must be a text"),
+        (lambda: evaluate(Net().double(), X, Y), "weights of type torch.float64 but is judged in float32"),
+        (lambda: evaluate(Net(), X, Y, attacks=holdfast.PGD), r"the class PGD but an object is needed; write PGD\("),
+        (lambda: evaluate(Net(), X, Y, threat="linf:nan"), "eps is nan"),
     ],
     "judge": [
         (lambda: holdfast.judge(Net(), X, X[:3], Y, "linf:0.1"), "has 3 samples but 12 labels"),
         (lambda: holdfast.judge(Net(), X, X[:, :3], Y, "linf:0.1"), "x_adv has shape .* but x has"),
+        (lambda: holdfast.judge(Net(), X, (X, X, Y > 0), Y, "linf:0.1"), "x_adv is a tuple; .* foolbox returns"),
+        (lambda: holdfast.judge(Net(), X, None, Y, "linf:0.1"), "x_adv is a NoneType; give a tensor"),
+        (lambda: holdfast.judge(Net(), X, X * torch.nan, Y, "linf:0.1"), "adversarial set holds 48 values"),
     ],
     "analyze": [
         (lambda: analyze(Net(), X, Y, gallery="mnist"), "gallery is 'mnist' but must be training samples"),
@@ -285,12 +306,28 @@ OTHERS: dict[str, list[tuple[Callable[[], object], str]]] = {
         (lambda: analyze(Net(), X, Y, steps=0), "steps"),
         (lambda: analyze(Net(), X, Y, k=0), "k is"),
     ],
-    "fit": [(lambda: fit(Net(), X, Y, method="tls"), "unknown method 'tls'")],  # more in training/test_fit.py
+    "fit": [  # more in training/test_fit.py
+        (lambda: fit(Net(), X, Y, method="tls"), "unknown method 'tls'"),
+        (lambda: fit(nn.Linear, X, Y), r"making a model by Linear\(\) raised TypeError"),
+        (lambda: fit({"net": Net()}, X, Y), "the model is a dict but"),
+        (lambda: fit(Net(), X, Y, train=["batch"]), "train is a list but must be keys of the table"),
+        (lambda: fit(Net(), X, Y, craft=PGD), "craft is a PGD but must be a text such as"),
+        (lambda: fit(Net(), X, Y, valid="many"), "valid is 'many' but must be a share"),
+        (lambda: fit(Net(), X, Y, out=3), "out is 3 but must be a path"),
+    ],
     "batches": [
         (lambda: holdfast.batches(X, Y, needs="tla", epochs=1), "method is 'tla' but"),  # type: ignore[arg-type]
         (lambda: holdfast.batches(X, Y, needs=holdfast.Plain(), epochs=0), "epochs is 0 but"),
+        (lambda: holdfast.batches(X, Y, needs=holdfast.Plain(), epochs=1, batch=0), "batch is 0 but"),
+        (lambda: holdfast.batches(X, Y, needs=holdfast.Plain(), epochs=1, device="gpu"), "device is 'gpu' but"),
+        (lambda: holdfast.batches(X * torch.nan, Y, needs=holdfast.Plain(), epochs=1), "NaN or infinite"),
+        (lambda: holdfast.batches(X, Y, needs=holdfast.Plain(), epochs=1, rng="a"), "rng is 'a'"),  # type: ignore[arg-type]
     ],
-    "load_model": [(lambda: holdfast.load_model("tls", "nowhere"), "there is no zoo at nowhere")],
+    "load_model": [
+        (lambda: holdfast.load_model("tls", "nowhere"), "there is no zoo at nowhere"),
+        (lambda: holdfast.load_model(3, Path(__file__).parents[1] / "zoo"), "unknown model 3"),  # type: ignore[arg-type]
+        (lambda: holdfast.load_model("digits-tla", 3), "folder is 3 but must be a path"),  # type: ignore[arg-type]
+    ],
     "adapt": [
         (lambda: holdfast.adapt("resnet18"), "the model is a str but"),  # type: ignore[arg-type]
         (lambda: holdfast.adapt(Net(), "fc"), "the model has no layer 'fc'; it has layer"),
@@ -301,17 +338,38 @@ OTHERS: dict[str, list[tuple[Callable[[], object], str]]] = {
         (lambda: Threat(LInf(), "8/255"), "eps is '8/255' but must be a number"),  # type: ignore[arg-type]
         (lambda: Threat(LInf(), -1), "eps is -1 but"),
         (lambda: Threat(LInf(), 0.1, 1, 0), "low"),
+        (lambda: Threat(LInf(), 0.1, "0", 1), "low is '0' but must be a number"),  # type: ignore[arg-type]
     ],
+    "Detector": [
+        (lambda: holdfast.Detector("means", X, X), "means is a str but must be a tensor"),  # type: ignore[arg-type]
+        (lambda: holdfast.Detector(X, X, X), "means, whitening and constant have shapes"),
+        (lambda: holdfast.Detector.fit(X.numpy(), Y.numpy()), "features is a ndarray but must be a tensor"),  # type: ignore[arg-type]
+        (lambda: holdfast.Detector.fit(X, Y[:3]), "features have shape .* and labels"),
+        (lambda: holdfast.Detector.fit(X * torch.nan, Y), "features hold NaN"),
+    ],
+    "Abstaining": [
+        (lambda: holdfast.Abstaining("net", "d"), "the model is a str but"),  # type: ignore[arg-type]
+        (lambda: holdfast.Abstaining(Net(), Net()), "the detector is a Net but must be a Detector"),  # type: ignore[arg-type]
+    ],
+    "Evasion": [(lambda: holdfast.Evasion("score"), "score is 'score' but must be a function")],  # type: ignore[arg-type]
     "Batch": [
+        (lambda: Batch([0.1], [0], [0]), "x is a list but must be a tensor"),  # type: ignore[arg-type]
         (lambda: Batch(X, Y[:3], torch.arange(12)), "a batch has 12 x, 3 y and 12 index"),
         (lambda: Batch(X, Y, torch.arange(12), pool=X), "pool is a Tensor but must be a Batch"),  # type: ignore[arg-type]
     ],
-    "Rows": [(lambda: Rows(Y, torch.arange(12))["target"], "this loss needs 'target' for every sample")],
+    "Rows": [
+        (lambda: Rows(Y, torch.arange(12))["target"], "this loss needs 'target' for every sample"),
+        (lambda: Rows([0], [0]), "y is a list but must be a tensor"),  # type: ignore[arg-type]
+        (lambda: Rows.of([0, 1]), "y is a list but must be a tensor"),  # type: ignore[arg-type]
+    ],
+    "Terms": [(lambda: holdfast.Terms(0.5, {}), "total is a float but must be a tensor")],  # type: ignore[arg-type]
     "Rng": [(lambda: Rng("0"), "the seed is '0' but must be a whole number")],  # type: ignore[arg-type]
     "L1": [(lambda: holdfast.L1(share=2.0), "share is 2.0"), (lambda: holdfast.L1(share="x"), "share is 'x'")],  # type: ignore[arg-type]
     "Classifier": [(lambda: holdfast.Classifier("mlp", nn.Linear(2, 2)), "the encoder is a str but")],  # type: ignore[arg-type]
     "Hypersphere": [
         (lambda: holdfast.Hypersphere(0, 3), "width is 0 and classes 3 but"),
+        (lambda: holdfast.Hypersphere(2.5, 3), "width is 2.5 and classes 3 but"),  # type: ignore[arg-type]
+        (lambda: holdfast.Hypersphere(2, 3, scale="10"), "scale is '10' but must be a number"),  # type: ignore[arg-type]
         (lambda: holdfast.Hypersphere(2, 3, scale=-1), "scale is -1 but"),
         (lambda: holdfast.Hypersphere(2, 3, weight_norm="no"), "weight_norm is 'no' but"),  # type: ignore[arg-type]
     ],
@@ -334,4 +392,5 @@ def test_every_public_name_is_walked() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
+    assert Threat(LInf(), np.float32(0.5)) == Threat(LInf(), 0.5)  # type: ignore[arg-type]
     assert holdfast.PGD(threat=THREAT, steps=np.int64(2), step=np.float32(0.5)).steps == 2  # type: ignore[arg-type]

@@ -20,6 +20,8 @@ from torch.utils.data import TensorDataset
 
 from holdfast.recipes import schema, source
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.analyze import AnalyzeConfig
+from holdfast.recipes.tables.certify import certifier_table, read_certifier
 from holdfast.records.records import Records
 from holdfast.run import cli, study, sweep
 from holdfast.run.cli import app
@@ -102,6 +104,16 @@ def test_the_recipe_of_the_page_loads() -> None:
     assert recipe.methods["TLA"].train.init_from == "AT"
 
 
+def test_the_table_of_the_look_inside_loads_and_states_the_defaults() -> None:
+    (text,) = blocks("docs/look-inside.md", "toml")
+    given = tomllib.loads(text)
+    table = schema.read({**source.table("quickstart"), **given}, "the page").table()["analyze"]
+    assert json.loads(json.dumps(table)) == given["analyze"]  # every key is shown
+    left_out = dict(re.findall(r"^(\w+) = .*left out: (\d+)$", text, re.MULTILINE))
+    assert left_out
+    assert all(int(value) == getattr(AnalyzeConfig(), key) for key, value in left_out.items())
+
+
 def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> None:
     _, text = blocks("docs/recipes.md", "toml")
     (tmp_path / "mixed.toml").write_text(text)
@@ -115,7 +127,7 @@ def test_the_mixed_study_of_the_page_has_rows_of_every_kind(tmp_path: Path) -> N
 
 
 def test_the_recipe_of_the_certificates_page_loads_over_its_base(tmp_path: Path) -> None:
-    text, _ = blocks("docs/certificates.md", "toml")
+    text, _, _ = blocks("docs/certificates.md", "toml")
     (tmp_path / "page.toml").write_text(text)
     given, recipe = tomllib.loads(text), schema.load(str(tmp_path / "page.toml"))
     resolved = json.loads(json.dumps(recipe.table()))
@@ -123,8 +135,15 @@ def test_the_recipe_of_the_certificates_page_loads_over_its_base(tmp_path: Path)
     assert resolved["metrics"]["ARML"] == given["metrics"]["ARML"]
 
 
+def test_the_certificate_of_latent_neighbors_is_a_table_of_a_recipe() -> None:
+    _, text, _ = blocks("docs/certificates.md", "toml")
+    given = tomllib.loads(text)["certificates"]["latent"]
+    written = certifier_table(read_certifier("latent", given))
+    assert {key: written[key] for key in given} == given
+
+
 def test_the_tables_of_smoothing_are_complete_for_a_recipe() -> None:
-    _, text = blocks("docs/certificates.md", "toml")
+    _, _, text = blocks("docs/certificates.md", "toml")
     given = tomllib.loads(text)
     recipe = schema.read({**source.table("quickstart"), **given}, "page")
     written = json.loads(json.dumps(recipe.table()))

@@ -56,7 +56,8 @@ def code() -> str:
     here = Path(__file__).resolve().parents[1]
     package = here.parent / "src" / "holdfast"
     folders = [
-        package / name for name in ("attacks", "crafting", "evaluation", "losses", "methods", "models", "training")
+        package / name
+        for name in ("attacks", "certify", "crafting", "evaluation", "losses", "methods", "models", "training")
     ]
     files = [*here.rglob("*.py"), *package.glob("*.py"), *(f for folder in folders for f in folder.rglob("*.py"))]
     return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from torch import nn
+from numpy import ndarray
+from torch import Tensor, nn
 
 from holdfast.attacks import from_numpy
 from holdfast.contracts import Attack, Cascade, Predictor
@@ -115,6 +116,11 @@ def judge(
     """
     threats = threats_of(threat)
     data = samples_of(x, y, None, threats)
+    if not isinstance(x_adv, Tensor | ndarray):
+        second = "; of what foolbox returns, the second" if isinstance(x_adv, tuple | list) else ""
+        raise ValueError(
+            f"x_adv is a {type(x_adv).__name__}; give a tensor or an array, one example per sample{second}"
+        )
     given = evaluation_set(x_adv, data.test.y, "adversarial").test
     if given.x.shape != data.test.x.shape:
         raise ValueError(
@@ -133,8 +139,9 @@ def analyze(
     gallery: Any,
     threat: Threat | str,
     layer: str | None = None,
-    steps: int = 40,
-    k: int = 50,
+    eps: float | Sequence[float] = (),
+    steps: int | Sequence[int] = 40,
+    k: int | Sequence[int] = 50,
     samples: int | None = None,
     rng: int | Rng = 0,
     progress: bool = True,
@@ -144,9 +151,10 @@ def analyze(
     ``model`` is a network or a mapping from names to networks; ``x``, ``y``, ``threat``, ``samples`` and ``rng`` are
     those of :func:`evaluate`. ``gallery`` holds training samples, as a pair or a Dataset. ``layer`` names the module
     whose output is the features, by default the input of the last linear layer. Every sample is attacked by PGD with
-    ``steps`` steps. The result holds, for each model, the ratios r and r' and the ``k``-nearest-neighbor accuracy of
-    Mao et al. (2019), the detection of misclassified samples by class densities under PGD and under an attack that
-    knows the detector, and the drift of features step by step; ``result["name"].projection()`` is their map.
+    ``steps`` steps, at each ``eps`` if some are given in place of that of the threat. The result holds, for each model,
+    the ratios r and r' and the ``k``-nearest-neighbor accuracy of Mao et al. (2019), the detection of misclassified
+    samples by class densities under PGD and under an attack that knows the detector, and the drift of features step by
+    step; ``result["name"].projection()`` is their map.
     """
     if gallery is None or isinstance(gallery, str):
         raise ValueError(f"gallery is {gallery!r} but must be training samples; give (x_train, y_train) or a Dataset")
@@ -156,7 +164,7 @@ def analyze(
     data = samples_of(x, y, samples, threats)
     x_known, y_known = gallery if isinstance(gallery, tuple) else (gallery, None)
     known = samples_of(x_known, y_known, None, threats)
-    config = AnalyzeConfig(layer=layer, steps=(steps,), k=(k,))
+    config = AnalyzeConfig(layer=layer, eps=_several(eps), steps=_several(steps), k=_several(k))
     plan = analyzer.Plan(threats[0], config)
     found = {}
     with Progress(shown=progress) as bars:
@@ -171,15 +179,22 @@ def analyze(
     return Analyzed(found, threats[0])
 
 
+def _several(given: Any) -> tuple[Any, ...]:
+    """One or several numbers as a tuple; whether they are numbers is checked with the other settings."""
+    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+
+
 def _models(given: Any) -> Mapping[str, Any]:
     models = given if isinstance(given, Mapping) else {_model_name(given): given}
     if not models:
         raise ValueError("there is no model to evaluate; give one, or a mapping from names to models")
+    if odd := [name for name in models if not isinstance(name, str) or not name.strip()]:
+        raise ValueError(f"the name of a model is {odd[0]!r} but must be a text")
     return models
 
 
 def _model_name(model: Any) -> str:
-    return name_of(model) if not isinstance(model, nn.Module) else type(model).__name__
+    return name_of(model, "model") if not isinstance(model, nn.Module) else type(model).__name__
 
 
 def _records(
@@ -234,9 +249,12 @@ def _predictor(model: Any) -> Predictor:
         if hasattr(model, method):
             _check_classes(model)
             return from_numpy(getattr(model, method))
+    if isinstance(model, type):
+        raise ValueError(f"the model is the class {model.__name__} but a model is needed; write {model.__name__}(...)")
     if not callable(model):
         raise ValueError(
-            f"the model is a {type(model).__name__}; give a torch.nn.Module, a scikit-learn classifier or a callable"
+            f"the model is a {type(model).__name__}; give a torch.nn.Module, a scikit-learn classifier or a callable, "
+            "or a mapping from names to several"
         )
     return cast(Predictor, model)
 
@@ -288,6 +306,10 @@ def _read(given: Any, name: str, threat: Threat, threats: Sequence[Threat]) -> t
             raise ValueError(f"{type(given).__name__} attacks at {at}; give it that threat, or name it as text")
         own = "examples" if isinstance(given, Examples) else attack_name(given)
         return (name or own, given) if measured[0] == threat else None
+    if isinstance(given, type):
+        raise ValueError(
+            f"an attack is the class {given.__name__} but an object is needed; write {given.__name__}(...)"
+        )
     if callable(given):
         return name or name_of(given), Foreign(threat=threat, function=given)
     raise ValueError(f"an attack is {given!r} but must be a name, an attack or a function (model, x, y) -> x_adv")

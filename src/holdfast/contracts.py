@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.rng import Rng
+from holdfast.settings import check_tensors
 
 if TYPE_CHECKING:
     from holdfast.geometry import Threat
@@ -31,6 +32,9 @@ class Batch:
     pool: Batch | None = None
 
     def __post_init__(self) -> None:
+        check_tensors(
+            x=self.x, y=self.y, index=self.index, **{} if self.positive is None else {"positive": self.positive}
+        )
         if not len(self.x) == len(self.y) == len(self.index):
             raise ValueError(
                 f"a batch has {len(self.x)} x, {len(self.y)} y and {len(self.index)} index but one of each is needed "
@@ -69,10 +73,16 @@ class Rows:
     index: Tensor
     given: Mapping[str, Tensor] = field(default_factory=lambda: MappingProxyType({}))
 
+    def __post_init__(self) -> None:
+        check_tensors(y=self.y, index=self.index)
+
     @staticmethod
     def of(y: Tensor | Rows) -> Rows:
         """Returns rows as they are; labels become rows whose index is their position."""
-        return y if isinstance(y, Rows) else Rows(y, torch.arange(len(y), device=y.device))
+        if isinstance(y, Rows):
+            return y
+        check_tensors(y=y)
+        return Rows(y, torch.arange(len(y), device=y.device))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -137,6 +147,11 @@ class Terms:
     parts: Mapping[str, Tensor]
     cost: Cost = Cost()
     seen: tuple[Outputs, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_tensors(total=self.total)
+        if not isinstance(self.parts, Mapping):
+            raise ValueError(f"parts is a {type(self.parts).__name__} but must map names to tensors, for the log")
 
 
 @dataclass(frozen=True)

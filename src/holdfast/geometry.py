@@ -14,6 +14,7 @@ from holdfast.norms import NORMS as NORMS
 from holdfast.norms import LInf as LInf
 from holdfast.norms import flat, to_double
 from holdfast.rng import Rng
+from holdfast.settings import check_tensors, is_number
 
 _HALF = (torch.float16, torch.bfloat16)
 TINY = 1e-20  # added inside square roots, as in the TLA code: zero features have cosine 0 and a finite gradient
@@ -42,8 +43,10 @@ class Threat:
     def __post_init__(self) -> None:
         if isinstance(self.norm, type) or not hasattr(self.norm, "project"):
             raise ValueError(f"norm is {self.norm!r} but must be one of LInf(), L2(), L1(), L0(), with the parentheses")
-        if not isinstance(self.eps, int | float):
-            raise ValueError(f"eps is {self.eps!r} but must be a number, e.g. 8/255")
+        for name in ("eps", "low", "high"):
+            if not is_number(given := getattr(self, name)):
+                raise ValueError(f"{name} is {given!r} but must be a number, e.g. {'8/255' if name == 'eps' else '0'}")
+            object.__setattr__(self, name, given if type(given) in (int, float) else float(given))  # numpy's numbers
         if not self.eps >= 0:
             raise ValueError(f"eps is {self.eps} but a radius must be zero or more; give it in input units, e.g. 8/255")
         if not self.low < self.high:
@@ -60,6 +63,7 @@ class Threat:
 
     def project(self, x_adv: Tensor, x: Tensor, radius: Tensor | None = None) -> Tensor:
         """Return the point nearest to x_adv in the ball around x and in the box; ``radius`` (b,) replaces eps."""
+        _check_points(x_adv, x)
         dtype = torch.promote_types(x_adv.dtype, x.dtype)
         if dtype in _HALF:
             x_adv = torch.where(x_adv.isnan(), x, x_adv)  # an overflow has no direction
@@ -112,6 +116,7 @@ class Threat:
 
     def contains(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Return a (b,) mask: True if the point is finite, in the box and within eps of x."""
+        _check_points(x_adv, x)
         x_adv, x = _raise_half(x_adv), _raise_half(x)
         points = flat(x_adv)
         in_box = ((points >= self.low) & (points <= self.high) & points.isfinite()).all(1)
@@ -119,6 +124,7 @@ class Threat:
 
     def check(self, x: Tensor) -> None:
         """Raise ValueError if x is not floating point, holds NaN or infinite values, or leaves the box."""
+        check_tensors(x=x)
         if not x.is_floating_point():
             raise ValueError(f"x has type {x.dtype} but attacks need floating point; divide images by 255 first")
         if not x.numel():
@@ -131,6 +137,14 @@ class Threat:
                 f"x spans [{least:.3g}, {most:.3g}] but the threat allows [{self.low:g}, {self.high:g}]; "
                 "put normalization inside the model and pass raw inputs"
             )
+
+
+def _check_points(x_adv: Tensor, x: Tensor) -> None:
+    check_tensors(x_adv=x_adv, x=x)
+    if x_adv.shape != x.shape:
+        raise ValueError(
+            f"x_adv has shape {tuple(x_adv.shape)} but x has {tuple(x.shape)}; give one point for each input"
+        )
 
 
 def eps_text(eps: float) -> str:

@@ -28,14 +28,14 @@ def member(folder: ModuleType, name: str) -> type:
 
 
 def explained(cls: type) -> str:
-    """Return what a class stands for: the first lines of the docstrings of its module and of itself."""
-    name, does = (first_line(documented) for documented in (import_module(cls.__module__), cls))
+    """Return what a class stands for: the first paragraphs of the docstrings of its module and of itself."""
+    name, does = (first_paragraph(documented) for documented in (import_module(cls.__module__), cls))
     return f"{name.removesuffix('.')}. {does}"
 
 
-def first_line(documented: object) -> str:
-    """Return the first line of a docstring as plain text."""
-    return (inspect.getdoc(documented) or "").partition("\n")[0].replace("``", "")
+def first_paragraph(documented: object) -> str:
+    """Return the first paragraph of a docstring as one line of plain text."""
+    return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split()).replace("``", "")
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Settings checked against their types: a value of another type is refused in one sentence."""
+"""Settings and arguments checked against their types: another type is refused in one sentence."""
 
 import types
 import typing
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal, cast
+
+from torch import Tensor
 
 _WORDS: Mapping[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
 _EXAMPLES = {
@@ -23,6 +26,30 @@ def check_types(value: object) -> None:
         given = getattr(value, name)
         if not _fits(given, hint):
             raise ValueError(f"{name} is {_shown(given)} but it must be {_words(hint)}")
+
+
+def check_tensors(**given: object) -> None:
+    """Refuse the first argument that is no tensor."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} is a {type(value).__name__} but must be a tensor; write torch.as_tensor({name})")
+
+
+def is_number(given: object) -> bool:
+    """True for real numbers, those of numpy too, but not for True and False."""
+    return isinstance(given, Real) and not isinstance(given, bool)
+
+
+def is_size(given: object) -> bool:
+    """True for whole numbers from 1."""
+    return not isinstance(given, bool) and isinstance(given, Integral) and int(given) > 0
+
+
+def path_of(given: object, name: str) -> Path:
+    """A path that is given as such or as text; anything else is refused."""
+    if not isinstance(given, str | Path) or not str(given):
+        raise ValueError(f"{name} is {given!r} but must be a path, as text or as a pathlib.Path")
+    return Path(given)
 
 
 def check_numbers(value: object) -> None:
@@ -47,6 +74,8 @@ def _fits(given: Any, hint: Any) -> bool:
         return given in typing.get_args(hint)
     if hint in (int, float):
         return isinstance(given, Integral if hint is int else Real) and not isinstance(given, bool)
+    if origin is tuple and len(parts := typing.get_args(hint)) == 2 and parts[1] is Ellipsis:
+        return isinstance(given, tuple | list) and all(_fits(one, parts[0]) for one in given)
     if not isinstance(hint, type) or origin is not None:
         return True
     if getattr(hint, "_is_protocol", False):  # what a protocol asks for is found out when it is used
@@ -58,6 +87,8 @@ def _words(hint: Any) -> str:
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, parts))}"
+    if typing.get_origin(hint) is tuple:
+        return f"a sequence, each {_words(parts[0])}"
     if parts:
         return " or ".join(dict.fromkeys(_words(part) for part in parts))
     return _WORDS.get(hint) or _EXAMPLES.get(getattr(hint, "__name__", ""), "") or _named(hint)
@@ -68,4 +99,6 @@ def _named(hint: Any) -> str:
 
 
 def _shown(given: Any) -> str:
-    return repr(given) if isinstance(given, str | int | float | None) else f"a {type(given).__name__}"
+    plain = str | int | float | None
+    simple = isinstance(given, plain) or (isinstance(given, tuple | list) and all(isinstance(x, plain) for x in given))
+    return repr(given) if simple else f"a {type(given).__name__}"

@@ -16,6 +16,7 @@ from holdfast.members import unknown
 from holdfast.recipes.assemble import build_model
 from holdfast.recipes.tables.model import read_model
 from holdfast.records import snapshot
+from holdfast.settings import path_of
 
 CARD, WEIGHTS = "card.json", "weights.safetensors"
 _CHECKOUT = Path(__file__).resolve().parents[2] / "zoo"
@@ -84,7 +85,7 @@ def card(name: str, folder: str | Path | None = None) -> Card:
     """The card of a model."""
     zoo = _folder(folder)
     if name not in names(zoo):
-        raise ValueError(unknown(f"model {name!r} in {zoo}", name, names(zoo)))
+        raise ValueError(unknown(f"model {name!r} in {zoo}", str(name), names(zoo)))
     try:
         return Card.model_validate_json((zoo / name / CARD).read_bytes())
     except ValidationError as error:
@@ -112,7 +113,7 @@ def load_model(name: str, folder: str | Path | None = None) -> nn.Module:
 
 
 def _folder(given: str | Path | None) -> Path:
-    folder = Path(given or os.environ.get("HOLDFAST_ZOO") or _CHECKOUT)
+    folder = path_of(given or os.environ.get("HOLDFAST_ZOO") or _CHECKOUT, "folder")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no zoo at {folder}; name its folder, or set HOLDFAST_ZOO")
     return folder

@@ -8,7 +8,7 @@ import torch
 from subjects import Counted, Net, samples
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import gradient
+from holdfast.attacks._ascent import FEW, gradient
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.multi_targeted import MultiTargeted
 from holdfast.attacks.pgd import PGD
@@ -204,13 +204,26 @@ def test_runs_at_once_return_what_runs_in_turn_return(micro: int, net: Net, rng:
 
 
 def test_later_runs_wait_for_the_first_one(net: Net, rng: Rng) -> None:
-    """A sample that its first run fools costs no pass of a second one, however many slots are free."""
-    counted, x, rows = Counted(net), *samples(23, rng, net)
+    """Of many samples, one that its first run fools costs no pass of a second one, however many slots are free."""
+    n = FEW + 1
+    counted, x, rows = Counted(net), *samples(n, rng, net)
     one = PGD(threat=Threat(LInf(), 0.5), steps=5, restarts=2, loss=logit_difference)
     assert (net(replace(one, restarts=1)(net, x, rows, rng=rng)).argmax(1) != rows.y).all()
     one(counted, x, rows, rng=rng)
-    assert max(counted.sizes) == 23
-    assert counted.cost.forwards <= 23 * 6
+    assert max(counted.sizes) == n
+    assert counted.cost.forwards <= n * 6
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_the_runs_of_few_samples_begin_together_and_give_what_they_give_one_after_the_other(
+    net: Net, rng: Rng, restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack = PGD(threat=Threat(LInf(), 0.04), steps=4, restarts=restarts, keep="fooled")
+    counted, x, rows = Counted(net), *samples(FEW, rng, net)
+    together = attack(counted, x, rows, rng=rng)
+    assert max(counted.sizes) == FEW * restarts
+    monkeypatch.setattr("holdfast.attacks._ascent.FEW", 0)
+    assert torch.equal(together, attack(net, x, rows, rng=rng))
 
 
 @pytest.mark.parametrize("bad", [{"keep": "last"}, {"restarts": 0}, {"restarts": -1}])

@@ -1,6 +1,6 @@
 """Square Attack follows AutoAttack's with the same random numbers, and is exact on linear models."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, prod, sqrt
 
 import pytest
@@ -76,16 +76,17 @@ class Given:
     """An rng that returns given draws: the first for the start, the others by the number of the query."""
 
     draws: list[list[float]]
-    number: int = 0
+    numbers: list[int] = field(default_factory=list)
 
     def fork(self, name: str) -> "Given":
         return Given(self.draws)
 
     def at(self, index: Tensor) -> "Given":
-        return Given(self.draws, int(index[0]) if len(index) else 0)
+        return Given(self.draws, index.tolist())
 
     def uniform(self, like: Tensor) -> Tensor:
-        return torch.tensor([self.draws[self.number]], dtype=like.dtype)[: len(like), : like.shape[1]].expand_as(like)
+        rows = [self.draws[min(number, QUERIES)][: like.shape[1]] for number in self.numbers]
+        return torch.tensor(rows, dtype=like.dtype).reshape(like.shape)
 
 
 @pytest.mark.parametrize("norm", REFERENCE)
@@ -159,7 +160,7 @@ def test_a_window_that_would_change_nothing_is_tried_with_the_opposite_signs() -
     moves = Signs(threat, x, 0.8)
     u = torch.tensor([[0.5, 0.5, 0.9]], dtype=torch.float64)
     level = torch.tensor([len(HALVED)])  # a window of one pixel, in the middle
-    changed = moves.move(x, {"best": x + 0.1, "low": x - 0.1, "high": x + 0.1}, level, u)
+    changed = moves.move(x, {"best": x + 0.1, "low": x - 0.1, "high": x + 0.1}, moves.windows(level, u))
     assert changed[0, 0, 1, 1].item() == pytest.approx(0.4)
     assert (changed != x + 0.1).sum() == 1
 

@@ -176,8 +176,16 @@ def test_full_goes_on_with_what_is_missing_and_quick_measures_anew(tmp_path, mon
     monkeypatch.setattr(attacks, "FIGURES", {"fake": attacks.Figure("Fake", measure, ("mlp", "lenet"))})
     monkeypatch.setattr(attacks, "field", lambda: peers.Field({}, {}))
     monkeypatch.setattr("sys.argv", ["attacks.py", "--quick", "--full", "--out", str(tmp_path)])
+    monkeypatch.delenv("HOLDFAST_DATA", raising=False)
     assert attacks.main() == 1
+    printed = capsys.readouterr()
+    assert "HOLDFAST_DATA is not set, so every model is measured on digits" in printed.out
+    assert "fake.lenet: failed, RuntimeError: stopped (all of it in " in printed.out
+    assert "Traceback" not in printed.out + printed.err
+    assert "Traceback" in (tmp_path / "full" / "fake.lenet.error.txt").read_text()
+    monkeypatch.setenv("HOLDFAST_DATA", str(tmp_path))
     assert attacks.main() == 0
+    assert "HOLDFAST_DATA" not in capsys.readouterr().out
     assert begun == ["mlp", "lenet", "lenet"]
     assert "**lenet**: n 1" in (tmp_path / "full" / "table.md").read_text()
     monkeypatch.setattr("sys.argv", ["attacks.py", "--out", str(tmp_path)])

@@ -21,7 +21,7 @@ from holdfast.models.classifier import Classifier
 from holdfast.models.heads.linear import Linear
 from holdfast.models.own import Own
 from holdfast.recipes.build import build
-from holdfast.recipes.tables.certify import bind, certifier_table, read_certifier
+from holdfast.recipes.tables.certify import BOUND, bind, certifier_table, read_certifier
 from holdfast.rng import Rng
 
 MEMBERS = members.names(certify)
@@ -79,7 +79,7 @@ def predicted(certifier: Any, x: Tensor) -> Tensor:
     if hasattr(certifier, "sigma"):
         noise = certifier.sigma * Rng(7).normal(torch.empty(20_000, *x.shape[1:]))
         return torch.stack([certifier.model(one + noise).argmax(1).mode().values for one in x])
-    return certifier.model(x).argmax(1) if hasattr(certifier, "model") else certifier.predict(x)
+    return certifier.predict(x) if hasattr(certifier, "predict") else certifier.model(x).argmax(1)
 
 
 def certified(certifier: Any, x: Tensor, rng: Rng) -> Certificate:
@@ -193,6 +193,8 @@ def test_leaves_the_model_unchanged(name: str, rng: Rng) -> None:
 def test_the_radius_is_at_most_the_distance_to_the_boundary_of_an_affine_classifier(name: str, rng: Rng) -> None:
     model, x = affine(rng), inputs(rng, 100)
     certifier = made(name, model, rng)
+    if "points" in FIELDS[name]:
+        pytest.skip("its boundary is between points and not that of the affine classifier")
     found, weight = certified(certifier, x, rng), model[1].weight.detach().double()
     logits = x.flatten(1).double() @ weight.T + model[1].bias.detach()
     apart = torch.linalg.vector_norm(weight[:, None] - weight, DUAL[certifier.norm.name], dim=2)
@@ -223,6 +225,6 @@ def test_settings_have_defaults_and_recipes_write_them_back(name: str, rng: Rng)
     table = certifier_table(bind(read, affine(rng)))
     assert table == certifier_table(read)
     assert certifier_table(read_certifier("mine", table)) == table
-    assert set(table) == {"name", *(key for key, f in FIELDS[name].items() if f.init)} - {"model"}
+    assert set(table) == {"name", *(key for key, f in FIELDS[name].items() if f.init)} - {*BOUND}
     with pytest.raises(ValueError, match="but a recipe has no way to write it"):
         build(members.member(certify, name), {"model": "net"}, "certificates.mine")

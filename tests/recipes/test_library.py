@@ -33,6 +33,8 @@ JUDGED_BESIDES = {
 MEDIUM = [name for name in TRAINED if name.endswith("-medium")]
 FULL = [name for name in TRAINED if not name.endswith(("-small", "-medium")) and name not in JUDGED_BESIDES]
 SMALL_ONLY = {
+    "certified-fashion-mnist-small",
+    "certified-mnist-small",
     "digits-sphere-small",
     "mnist-defences-small",
     "mnist-linearity-small",
@@ -61,6 +63,8 @@ def reduced(recipe: Recipe) -> Iterator[str]:
     yield from (f"model.{change}" for change in NARROW[recipe.model.encoder])
     batch = 700 if recipe.data.name == "digits" else 15
     yield from ("evaluate.samples=4", "threads=1", f"seeds={[0, 1][: len(recipe.seeds)]}")
+    if recipe.certify is not None:
+        yield "certify.samples=4"
     if recipe.evaluate.curve:
         yield "evaluate.eps=[0.05]"
     for name, entry in recipe.methods.items():

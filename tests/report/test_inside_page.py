@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import holdfast
+from holdfast.report.elements.format import percent
 from holdfast.report.elements.table import Cell
 from holdfast.report.explorer import explorer
 from holdfast.report.page import render
@@ -89,6 +90,24 @@ def test_tables_hold_the_numbers_of_the_analyses(inside: Study, result: holdfast
     last = heads.section(inside)
     assert last is not None
     assert shares(cells(last.tables[0], 1)) == [one.head.angles for one in each if one.head]
+
+
+def test_the_first_screen_answers_in_plain_sentences(inside: Study, result: holdfast.Analyzed) -> None:
+    moved, detected = study_page(inside).opening.answer
+    for at in (0, -1):
+        shares = sorted(percent(1 - result[name].drift.home[at].value) for name in NAMES)
+        assert all(f"{share} %" in moved for share in shares)
+    assert moved.startswith("After PGD-4 at linf 0.2 the features of ")
+    found = [result[name].under[0] for name in NAMES]
+    areas = [one.auc.value for under in found for one in (under.detection, under.detection_aware)]
+    assert all(f"{area:.2f}" in detected for area in areas)
+
+
+def test_a_page_from_python_has_a_date_and_neither_recipe_nor_seeds(file: Path) -> None:
+    source = file.read_text("utf-8")
+    assert re.search(r"<dt>Measured</dt><dd>\d{4}-\d\d-\d\d</dd>", source)
+    assert 'id="recipe"' not in source
+    assert "Seeds" not in source.partition('id="data"')[0]
 
 
 def test_differences_are_paired(inside: Study, result: holdfast.Analyzed) -> None:
@@ -190,12 +209,12 @@ def test_tables_are_copied_and_figures_saved(open_page: Any, file: Path, result:
     tools.locator("[data-copy=csv]").click()
     rows = list(csv.reader(io.StringIO(page.evaluate("navigator.clipboard.readText()"))))
     r_prime = result[NAMES[0]].under[0].separation.r_prime.average
-    assert rows[0][0] == "Method"
+    assert rows[0][0] == "Model"
     assert rows[1][0].startswith("<b>one")
     assert rows[1][2] == f"{r_prime.value:.3f} [{r_prime.low:.3f}, {r_prime.high:.3f}]"
     tools.locator("[data-copy=latex]").press("Enter")
     latex = page.evaluate("navigator.clipboard.readText()")
-    assert latex.startswith("\\begin{tabular}{lrrrr}\n\\toprule\nMethod & ")
+    assert latex.startswith("\\begin{tabular}{lrrr}\n\\toprule\nModel & ")
     assert "$<$b$>$one" in latex
     assert f"{r_prime.value:.3f} [{r_prime.low:.3f}, {r_prime.high:.3f}]" in latex
     assert latex.count("\\\\\n") == 3

@@ -109,6 +109,16 @@ def test_plots_show_every_finished_trial(sweep: Sweep) -> None:
     assert sweep_plots(replace(sweep, trials=sweep.trials[2:3])) == []
 
 
+def test_the_first_screen_has_data_samples_day_and_the_history(sweep: Sweep) -> None:
+    page = sweep_page(replace(sweep, data="digits", date="2026-11-19"))
+    assert page.facts["Data"] == "digits"
+    assert page.facts["Validation samples"] == "50"
+    assert page.facts["Measured"] == "2026-11-19"
+    assert page.opening.question == "Which value of beta and form makes TRADES most robust?"
+    assert [plot.title for plot in page.plots] == [plot.title for plot in sweep_plots(sweep)]
+    assert page.opening.plot == sweep_plots(sweep)[0]
+
+
 def test_the_page_shows_trials_plots_and_sentences(sweep: Sweep) -> None:
     page = Page(render(sweep_page(sweep)))
     assert page.count("tr") == 1 + len(sweep.trials) + 1 + len(sweep.axes)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from holdfast.analysis._arrays import Array
 from holdfast.models.detector import Detector
 from holdfast.records import snapshot
+from holdfast.settings import path_of
 from holdfast.statistics import Estimate, Share, resampled
 
 RATES = (0.01, 0.05)
@@ -121,13 +122,17 @@ def rejection(
     )
 
 
-def save_detector(detector: Detector, path: Path) -> None:
+def save_detector(detector: Detector, path: str | Path) -> None:
     """Write a fitted detector with its threshold as safetensors."""
+    if not isinstance(detector, Detector):
+        raise ValueError(f"the detector is a {type(detector).__name__} but must be a Detector; see Detector.fit")
+    path = path_of(path, "path")
     snapshot.write(path, detector.state_dict(), {"kind": _KIND, "layer": detector.layer})
 
 
-def load_detector(path: Path) -> Detector:
+def load_detector(path: str | Path) -> Detector:
     """Read what :func:`save_detector` wrote; any other file is refused."""
+    path = path_of(path, "path")
     tensors, facts = snapshot.read(path)
     if facts.get("kind") != _KIND:
         raise ValueError(f"{path} holds no detector but {json.dumps(facts)[:80]}; save one with save_detector")

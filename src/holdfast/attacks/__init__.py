@@ -21,6 +21,8 @@ def from_numpy(predict: Callable[[NDArray[Any]], Any], *, flatten: bool = True) 
     ``from_numpy(classifier.predict_proba)`` gives scores and ``from_numpy(classifier.predict)`` labels, which must be
     class indices from 0. Inputs are flattened to (b, features), as scikit-learn expects, unless ``flatten`` is False.
     """
+    if not callable(predict):
+        raise ValueError(f"predict is a {type(predict).__name__} but must be a function, e.g. classifier.predict_proba")
 
     def answer(x: Tensor) -> Tensor:
         array = x.detach().cpu().numpy()

@@ -3,8 +3,9 @@
 The loop attacks a micro-batch of samples at a time. A sample that is finished (misclassified, or out of steps) leaves
 the micro-batch and the next one in the queue takes its slot, so the model sees full micro-batches however many samples
 finish early. Step count, rule state, run number and random numbers belong to the sample, so its result does not
-depend on the other samples in the batch. A sample whose first run failed may have several later runs (restarts or
-targets) in the micro-batch at once; the success of the lowest run is kept, as if they had run one after the other.
+depend on the other samples in the batch. A sample whose first run failed, or any of a few samples, may have several
+runs (restarts or targets) in the micro-batch at once; the success of the lowest run is kept, as if they had run one
+after the other.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ Draw = Callable[[Threat, Tensor, Rng], Tensor]
 """A start of an attack's own: (threat, x, rng) -> starting points."""
 
 _NEVER = torch.iinfo(torch.int64).max  # the run that fooled a sample that no run has fooled
+FEW = 16  # samples, of which a step costs hardly less than one of several times as many
 _NEAR = 1e-3  # the standard deviation of the start "near"
 
 
@@ -104,7 +106,7 @@ class Loop:
         moved = self._move(batch, grad, loss)
         if self.keep == "last" and moved.left > 0:  # no sample can be finished, so do not wait for the device
             return moved
-        finished = queue.record(view, batch, batch.x_adv, out, self._score(out, loss, batch))
+        finished = queue.record(view, batch, batch.x_adv, out, loss)
         if not self.evaluates_last:
             finished = queue.record_last(moved, finished)
         return queue.refill(moved, finished) if finished.any() else moved
@@ -118,10 +120,11 @@ class Loop:
         grad = gradient(loss, x_adv)
         loss = loss.detach()
         if watch is not None:
-            watch(batch.rows, batch.x_adv, self._score(out, loss, batch), Cost(len(x_adv), len(x_adv)))
+            watch(batch.rows, batch.x_adv, self.scored(out, loss, batch), Cost(len(x_adv), len(x_adv)))
         return out, loss, grad
 
-    def _score(self, out: Outputs, loss: Tensor, batch: MicroBatch) -> Tensor:
+    def scored(self, out: Outputs, loss: Tensor, batch: MicroBatch) -> Tensor:
+        """What ranks the iterates, (b,)."""
         return loss if self.score is None else self.score(out, batch.rows).detach()
 
     def _move(self, batch: MicroBatch, grad: Tensor, loss: Tensor) -> MicroBatch:
@@ -140,7 +143,7 @@ class _Queue:
         self.started = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         self.won = torch.full_like(self.started, _NEVER)
         self.score = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-        self.labels_checked = False
+        self.labels_checked, self.eager = False, len(x) <= FEW
         self.runs, self.ranking = loop.restarts, x.new_zeros(len(x), 0, dtype=torch.int64)
 
     @torch.no_grad()
@@ -165,7 +168,7 @@ class _Queue:
             check_outputs(self.rows, out.logits, self.loop.targeted)
             self.labels_checked = True
 
-    def record(self, view: Model, batch: MicroBatch, x_adv: Tensor, out: Outputs, score: Tensor) -> Tensor:
+    def record(self, view: Model, batch: MicroBatch, x_adv: Tensor, out: Outputs, loss: Tensor) -> Tensor:
         """Keep the evaluated iterates that are better than the earlier ones; returns the finished samples, (b,)."""
         keep, ids, targeted = self.loop.keep, batch.ids, self.loop.targeted
         ended = batch.t >= self.loop.steps
@@ -177,7 +180,10 @@ class _Queue:
         fooled = confirmed(view, x_adv, batch.rows["target"] if targeted else batch.rows.y, fooled, targeted)
         if keep == "fooled":
             return self._keep_first(batch, x_adv, fooled, ended)
-        score = -self.loop.threat.norm.length(x_adv - batch.x) if keep == "closest" else score
+        if keep == "closest":
+            score = -self.loop.threat.norm.length(x_adv - batch.x)
+        else:
+            score = self.loop.scored(out, loss, batch)
         if self.loop.outside:
             score = torch.where(batch.t >= self.loop.outside, score, -torch.inf)
         before = self.won[ids] < _NEVER
@@ -197,7 +203,8 @@ class _Queue:
         won = self.won[ids]
         kept = torch.where(won < _NEVER, fooled & (runs == won), ended & (runs == self.runs - 1))
         self.result[ids[kept]] = x_adv[kept]
-        self._queue_again(ids[ended & ~fooled & (runs == 0)])
+        if not self.eager:
+            self._queue_again(ids[ended & ~fooled & (runs == 0)])
         return finished | (runs > won)
 
     def record_last(self, moved: MicroBatch, finished: Tensor) -> Tensor:
@@ -232,15 +239,16 @@ class _Queue:
     def _next(self, count: int) -> tuple[Tensor, Tensor]:
         """The next runs, at most ``count``: positions of the samples and numbers of the runs.
 
-        Where success ends a sample's attack, its first run has to fail before the second begins; the later ones do
-        not wait for each other if there are free slots.
+        Where success ends a sample's attack, its first run has to fail before the second begins, unless there are few
+        samples; the later ones do not wait for each other if there are free slots.
         """
         taken = [(self.waiting[:0], self.started[:0])]
         while count and len(self.waiting):
             ids, self.waiting = self.waiting[:count], self.waiting[count:]
             if self.loop.keep == "fooled" and self.runs > 1:
                 ids = ids[self.won[ids] == _NEVER]
-                self._queue_again(ids[(self.started[ids] > 0) & (self.started[ids] < self.runs - 1)])
+                begun = self.eager | (self.started[ids] > 0)
+                self._queue_again(ids[begun & (self.started[ids] < self.runs - 1)])
             taken.append((ids, self.started[ids]))
             self.started[ids] += 1
             count -= len(ids)

@@ -169,6 +169,8 @@ def _nearest(values: Tensor, slopes: Iterator[Tensor], norm: str) -> tuple[Tenso
 
     Slopes of zero have no zeros: where there are no others, a function with slope zero is returned.
     """
+    if values.shape[1] == 1:
+        return torch.nan_to_num(values[:, 0]), next(slopes)
     least = torch.full_like(values[:, 0], inf)
     value = slope = None
     for number, found in zip(values.unbind(1), slopes, strict=True):
@@ -198,12 +200,16 @@ class Closest:
         self.length[ids] = torch.where(better, length.to(self.length), self.length[ids])
 
     def runs(self, rows: Rows, classes: Tensor, left: Tensor) -> Iterator[Run]:
-        """The samples marked by ``left`` at their clean inputs, a micro-batch at a time."""
-        remaining = left.nonzero().squeeze(1)
-        for part in micro_batches(remaining):
-            ids = remaining[part]
+        """The samples marked by ``left`` at their clean inputs, a micro-batch at a time.
+
+        ``classes`` is (b, k), or (b, aims, k) for runs in which each sample occurs once for each of its aims.
+        """
+        classes = classes if classes.ndim == 3 else classes[:, None]
+        aims = classes.shape[1]
+        for part in left.nonzero().squeeze(1).split(max(1, microbatch.size() // max(1, aims))):
+            ids = part.repeat_interleave(aims)
             if len(ids):
-                yield Run(ids, self.x[ids], self.x[ids], rows.take(ids), classes[ids])
+                yield Run(ids, self.x[ids], self.x[ids], rows.take(ids), classes[part].flatten(0, 1))
 
     def inside(self) -> Tensor:
         """(b,) whether a point inside the threat was found."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Rows
 from holdfast.geometry import Threat
+from holdfast.settings import check_tensors
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -19,9 +20,7 @@ def check_arguments(model: Any, x: Any, y: Any, rng: Any) -> None:
     """Refuse arguments of an attack that are of another type."""
     if not callable(model):
         raise ValueError(f"the model is a {type(model).__name__}; give a torch.nn.Module that returns logits")
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor | (Rows if name == "y" else Tensor)):
-            raise ValueError(f"{name} is a {type(value).__name__} but must be a tensor; write torch.as_tensor({name})")
+    check_tensors(x=x, **{} if isinstance(y, Rows) else {"y": y})
     if not hasattr(rng, "fork"):
         raise ValueError(f"rng is {rng!r} but must be an Rng, which keys random numbers by sample; write rng=Rng(0)")
 

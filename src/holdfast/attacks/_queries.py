@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -20,7 +20,8 @@ from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks._checks import check, check_labels, one_of
 from holdfast.contracts import Cost, Loss, Outputs, Predictor, Rows, Watch
 from holdfast.crafting import microbatch
-from holdfast.crafting.view import frozen
+from holdfast.crafting.arithmetic import arithmetic
+from holdfast.crafting.view import crafting, frozen
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
 
@@ -33,9 +34,15 @@ class Reply(NamedTuple):
 
 
 @contextmanager
-def answering(model: Predictor, rng: Rng) -> Iterator[Callable[[Tensor], Reply]]:
-    """A function that asks the model, without gradients; a module is in eval mode within the context."""
-    if isinstance(model, nn.Module):
+def answering(model: Predictor, rng: Rng, passes: int = 0) -> Iterator[Callable[[Tensor], Reply]]:
+    """A function that asks the model, without gradients; a module is in eval mode within the context.
+
+    With ``passes``, their approximate number, a module is asked in the fast form that gradient attacks use, in float32.
+    """
+    if isinstance(model, nn.Module) and passes:
+        with arithmetic("float32"), crafting(model, rng, passes) as view, torch.no_grad():
+            yield lambda x: _reply(view(x), x)
+    elif isinstance(model, nn.Module):
         with frozen(model, rng), torch.no_grad():
             yield lambda x: _reply(model(x), x)
     else:
@@ -118,11 +125,13 @@ class Oracle:
 class QueryAttack(StandaloneAttack, ABC):
     """An attack that asks the model at most ``queries`` times per sample; a subclass adds ``search``.
 
-    ``norms`` names the norms in which it works. An attack that climbs a loss of the scores returns it as ``climbed``;
-    without one, the attack needs labels alone.
+    ``norms`` names the norms in which it works. ``rounded`` is True if it may ask the fast form of a module, whose
+    outputs differ by rounding: not if it returns points right behind the decision boundary. An attack that climbs a
+    loss of the scores returns it as ``climbed``; without one, the attack needs labels alone.
     """
 
     norms: ClassVar[tuple[str, ...]]
+    rounded: ClassVar[bool] = False
     queries: int
     targeted: bool = False
     black_box = True
@@ -147,7 +156,8 @@ class QueryAttack(StandaloneAttack, ABC):
         """Adversarial inputs for x, found with outputs of the model alone; x itself where none is within eps."""
         rows, x = Rows.of(y), x.detach()
         check(x, rows, self.threat, self.targeted)
-        with answering(model, rng) as ask:
+        passes = self.queries * ceil(len(x) / microbatch.size()) if self.rounded else 0
+        with answering(model, rng, passes) as ask:
             found = self.search(Oracle(ask, self, x, rows, watch), x, rows, rng)
         return torch.where(column(self.threat.contains(found, x), x), found, x)
 
@@ -167,13 +177,22 @@ class Slots:
 
 
 class Search(Protocol):
-    """A search that makes one query at a time for each sample; ``t`` counts the earlier queries of each, (b,)."""
+    """A search that makes one query at a time for each sample; ``t`` counts the earlier queries of each, (b,).
+
+    What does not depend on the answers is planned for ``ahead`` queries at once, which costs little more than for one.
+    """
+
+    @property
+    def ahead(self) -> int: ...
 
     def begin(self, x: Tensor, rows: Rows) -> State:
         """The state of samples that enter."""
 
-    def propose(self, slots: Slots, t: Tensor) -> Tensor:
-        """The points to ask for."""
+    def plan(self, slots: Slots, t: Tensor) -> State:
+        """What the next ``ahead`` queries need, by name: (b, ahead, ...)."""
+
+    def propose(self, slots: Slots, t: Tensor, planned: State) -> Tensor:
+        """The points to ask for; ``planned`` holds what was planned for this query, (b, ...)."""
 
     def learn(self, slots: Slots, t: Tensor, x_adv: Tensor, answer: Answer) -> tuple[State, Tensor]:
         """The new state, and which samples are finished, (b,)."""
@@ -183,28 +202,39 @@ def run(search: Search, oracle: Oracle, x: Tensor, rows: Rows) -> Tensor:
     """Search until each sample is finished or out of queries; returns the best points."""
     found, queries, size = x.clone(), oracle.left.clone(), microbatch.size()
     waiting = torch.arange(len(x), device=x.device)
-    slots = _enter(search, x, rows, waiting[:size])
-    waiting = waiting[size:]
-    while len(slots.ids):
+    slots, plan, number = _enter(search, x, rows, waiting[:0]), State(), 0
+    while len(slots.ids) or len(waiting):
+        if number == 0 or not len(slots.ids):  # samples enter where a plan begins
+            count, number = size - len(slots.ids), 0
+            slots, waiting = _join(slots, _enter(search, x, rows, waiting[:count])), waiting[count:]
+            plan = search.plan(slots, (queries - oracle.left)[slots.ids])
         t = (queries - oracle.left)[slots.ids]
-        x_adv = search.propose(slots, t)
+        x_adv = search.propose(slots, t, {name: value[:, number] for name, value in plan.items()})
         state, finished = search.learn(slots, t, x_adv, oracle(slots.ids, x_adv))
+        slots, number = replace(slots, state=state), (number + 1) % search.ahead
         finished = finished | (oracle.left[slots.ids] <= 0)
-        if not finished.any():
-            slots = replace(slots, state=state)
-            continue
-        found[slots.ids[finished]] = state["best"][finished]
-        count = int(finished.sum())
-        entering, waiting = _enter(search, x, rows, waiting[:count]), waiting[count:]
-        ids = torch.cat([slots.ids[~finished], entering.ids])
-        state = {name: torch.cat([old[~finished], entering.state[name]]) for name, old in state.items()}
-        slots = Slots(ids, x[ids], rows.take(ids), state)
+        if finished.any():
+            found[slots.ids[finished]] = state["best"][finished]
+            slots, plan = _take(slots, ~finished), {name: value[~finished] for name, value in plan.items()}
     return found
 
 
 def _enter(search: Search, x: Tensor, rows: Rows, ids: Tensor) -> Slots:
     """These samples in their initial state."""
     return Slots(ids, x[ids], rows.take(ids), search.begin(x[ids], rows.take(ids)))
+
+
+def _join(slots: Slots, entering: Slots) -> Slots:
+    if not len(entering.ids):
+        return slots
+    state = {name: torch.cat([old, entering.state[name]]) for name, old in slots.state.items()}
+    ids, x = torch.cat([slots.ids, entering.ids]), torch.cat([slots.x, entering.x])
+    return Slots(ids, x, slots.rows.join(entering.rows), state)
+
+
+def _take(slots: Slots, which: Tensor) -> Slots:
+    state = {name: value[which] for name, value in slots.state.items()}
+    return Slots(slots.ids[which], slots.x[which], slots.rows.take(which), state)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The random perturbations of Square Attack: windows of an image, and what they hold in each norm.
 
-``start`` returns the state of samples that enter, their first points as ``best``, and ``move`` the next points to try.
-All random numbers come in as uniform draws u, (b, draws), so that a test can give those of a reference. Images of
-a batch may have windows of different sizes, because samples enter the batch at different times; ``level`` says how
-often the area of a sample's windows has halved.
+``start`` returns the state of samples that enter, their first points as ``best``; ``windows`` what is random in a move,
+by name, and ``move`` the next points to try. All random numbers come in as uniform draws u, (b, draws), so that a test
+can give those of a reference. Images of a batch may have windows of different sizes, because samples enter the batch at
+different times; ``level`` says how often the area of a sample's windows has halved.
 """
 
 from dataclasses import dataclass
@@ -62,14 +62,15 @@ class _Moves:
         h, w = (torch.arange(n, device=self.like.device) for n in self.shape[1:])
         return h, w
 
-    def offsets(self, level: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Where pixels lie relative to windows at random places: rows (b, h, 1), columns (b, 1, w), and the mask of the
-        windows (b, 1, h, w); ``u`` holds a draw for the row and one for the column."""
+    def offsets(self, level: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Where pixels lie relative to windows at random places, rows (b, h, 1) and columns (b, 1, w), and which of
+        these the windows cover, (b, 1, h, 1) and (b, 1, 1, w); ``u`` holds a draw for the row and one for the column.
+        """
         sizes = self.sizes[level]
         corner = (u * self._places[level]).long()
         i, j = (grid - corner[:, axis, None] for axis, grid in enumerate(self._grid))
         rows, columns = ((place >= 0) & (place < sizes[:, axis, None]) for axis, place in enumerate((i, j)))
-        return i[:, :, None], j[:, None, :], (rows[:, :, None] & columns[:, None, :])[:, None]
+        return i[:, :, None], j[:, None, :], rows[:, None, :, None], columns[:, None, None, :]
 
 
 def window(p: float, h: int, w: int, odd: bool) -> tuple[int, int]:
@@ -108,11 +109,15 @@ class Signs(_Moves):
         stripes = torch.where(up, self.image(high), self.image(low))
         return {"best": stripes.reshape(x.shape), "low": low, "high": high}
 
-    def move(self, x: Tensor, state: dict[str, Tensor], level: Tensor, u: Tensor) -> Tensor:
+    def windows(self, level: Tensor, u: Tensor) -> dict[str, Tensor]:
+        """The rows and columns of a window, and a sign for each channel."""
+        _, _, rows, columns = self.offsets(level, u[:, :2])
+        return {"rows": rows, "columns": columns, "up": u[:, 2:, None, None] > 0.5}
+
+    def move(self, x: Tensor, state: dict[str, Tensor], windows: dict[str, Tensor]) -> Tensor:
         """A window of one sign per channel; the opposite signs where that would change nothing."""
-        _, _, inside = self.offsets(level, u[:, :2])
+        inside, up = windows["rows"] & windows["columns"], windows["up"]
         old, low, high = (self.image(state[name]) for name in ("best", "low", "high"))
-        up = u[:, 2:, None, None] > 0.5
         same = ((torch.where(up, high, low) == old) | ~inside).flatten(1).all(1)[:, None, None, None]
         return torch.where(inside, torch.where(up ^ same, high, low), old).reshape(x.shape)
 
@@ -156,11 +161,16 @@ class Bumps(_Moves):
         d = shape[:, None] * signs(u[..., 1:]).movedim(-1, 1)
         return {"best": self.project(self.image(x) + (self._scaled(d) if self.l2 else d), x)}
 
-    def move(self, x: Tensor, state: dict[str, Tensor], level: Tensor, u: Tensor) -> Tensor:
+    def windows(self, level: Tensor, u: Tensor) -> dict[str, Tensor]:
+        """How often the area has halved, and the draws."""
+        return {"level": level, "u": u}
+
+    def move(self, x: Tensor, state: dict[str, Tensor], windows: dict[str, Tensor]) -> Tensor:
         """Bumps are added to one window, which gets the mass of a second one, emptied, and what is left of eps."""
-        d = self.image(state["best"]) - self.image(x)
-        i, j, first = self.offsets(level, u[:, :2])
-        _, _, second = self.offsets(level, u[:, 2:4])
+        d, level, u = self.image(state["best"]) - self.image(x), windows["level"], windows["u"]
+        i, j, *first_window = self.offsets(level, u[:, :2])
+        _, _, *second_window = self.offsets(level, u[:, 2:4])
+        first, second = (rows & columns for rows, columns in (first_window, second_window))
         bumps = self._bumps(level, (u[:, 4] > 0.5).long(), i, j)[:, None] * first
         old = d * first
         new = bumps * signs(u[:, 5:])[:, :, None, None] + old / (self._length(old) + _TINY)

@@ -20,9 +20,11 @@ class JSMA(BoundaryAttack):
     """Move the pair of features with the largest saliency by ``theta``, again and again (Papernot et al. 2016).
 
     The saliency of a pair is the increase of the target logit times the decrease of the sum of the others; both must be
-    positive. The pair is exact: no other pair has a larger one. Features at the edge of the box are left out. A sample
-    ends when it has the wanted label, no pair is salient, the next pair would change more than eps pixels, or after
-    ``steps`` pairs. Every channel of an image is a feature of its own, while the norm counts pixels.
+    positive. The pair is exact: no other pair has a larger one. Where no pair is salient, because the other logits rise
+    too, the two features move that raise the target most beside the mean of the logits. Features at the edge of the box
+    are left out. A sample ends when it has the wanted label, no pair raises the target, the next pair would change more
+    than eps pixels, or after ``steps`` pairs. Every channel of an image is a feature of its own, while the norm counts
+    pixels.
 
     ``targeted=True`` aims at the ``target`` of the rows. Without it the attack aims at the ``targets`` classes with the
     largest logits at x in turn (nine, or all if there are fewer), any misclassification counts, and the result is the
@@ -59,7 +61,7 @@ class JSMA(BoundaryAttack):
             out, _, (up, total) = probe.gradients(run, partial(_target_and_sum, classes=run.classes))
             wanted = run.rows.reached(out.logits.argmax(1), self.targeted)
             closest.offer(run.ids, run.x_adv, wanted)
-            x_adv, salient = self._move(run.x_adv, up, up - total)
+            x_adv, salient = self._move(run.x_adv, up, up - total, out.logits.shape[1])
             # no pair beyond eps, and none beyond the shortest success of the runs before
             limit = (closest.length[run.ids] - 1).clamp_max(self.threat.eps)
             going = salient & ~wanted & (self.threat.norm.length(x_adv - run.x) <= limit)
@@ -68,12 +70,17 @@ class JSMA(BoundaryAttack):
                 return
         closest.offer(run.ids, run.x_adv, probe.reached(run))
 
-    def _move(self, x_adv: Tensor, gain: Tensor, fall: Tensor) -> tuple[Tensor, Tensor]:
-        """The iterates with the most salient pair moved, and whether there is one; ``fall`` is minus the others."""
+    def _move(self, x_adv: Tensor, gain: Tensor, fall: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """The iterates with the best pair moved, and whether there is one; ``fall`` is minus the others."""
         flat = x_adv.flatten(1)
         movable = flat < self.threat.high if self.theta > 0 else flat > self.threat.low
         sign = 1 if self.theta > 0 else -1
-        pairs, salient = best_pairs(*(torch.where(movable, sign * part.flatten(1), -inf) for part in (gain, fall)))
+        gain, fall = (torch.where(movable, sign * part.flatten(1), -inf) for part in (gain, fall))
+        pairs, salient = best_pairs(gain, fall)
+        if flat.shape[1] > 1:
+            relative = ((classes - 1) * gain + fall).topk(2, dim=1)
+            pairs = torch.where(salient[:, None], pairs, relative.indices)
+            salient = salient | (relative.values.sum(1) > 0)
         moved = flat.scatter_add(1, pairs, torch.full_like(flat[:, :2], self.theta))
         return moved.clamp(self.threat.low, self.threat.high).reshape(x_adv.shape), salient
 

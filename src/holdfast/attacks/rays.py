@@ -49,6 +49,7 @@ class _Rays:
 
     threat: Threat
     stops: bool
+    ahead = 1
 
     def begin(self, x: Tensor, rows: Rows) -> State:
         """All signs positive, and a radius that covers the box."""
@@ -64,7 +65,11 @@ class _Rays:
             "block": whole,
         }
 
-    def propose(self, slots: Slots, t: Tensor) -> Tensor:
+    def plan(self, slots: Slots, t: Tensor) -> State:
+        """Nothing: every query depends on the answers before it."""
+        return {}
+
+    def propose(self, slots: Slots, t: Tensor, planned: State) -> Tensor:
         """The point on the present or the flipped ray; x itself in the first query."""
         signs = self._signs(slots).reshape(slots.x.shape)
         d = column(self._radius(slots.state), slots.x) * signs

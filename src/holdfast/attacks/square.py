@@ -36,6 +36,7 @@ class Square(QueryAttack):
     targeted: bool = False
     keep = "fooled"
     norms = ("linf", "l2", "l1")
+    rounded = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,17 +65,26 @@ class _Squares:
     moves: Signs | Bumps
     queries: int
     rng: Rng
+    ahead = 32
 
     def begin(self, x: Tensor, rows: Rows) -> State:
         """The starting points."""
         u = self.rng.fork("start").at(rows.index).uniform(x.new_empty(len(x), self.moves.start_draws))
         return {**self.moves.start(x, u), "loss": x.new_full((len(x),), -inf)}
 
-    def propose(self, slots: Slots, t: Tensor) -> Tensor:
+    def plan(self, slots: Slots, t: Tensor) -> State:
+        """The random windows of the next queries."""
+        shape = len(t), self.ahead
+        times = (t[:, None] + torch.arange(self.ahead, device=t.device)).flatten()
+        rng = self.rng.fork("window").at(slots.rows.index.repeat_interleave(self.ahead)).at(times)
+        u = rng.uniform(slots.x.new_empty(len(times), self.moves.draws))
+        windows = self.moves.windows(self._level(times), u)
+        return {name: value.reshape(*shape, *value.shape[1:]) for name, value in windows.items()}
+
+    def propose(self, slots: Slots, t: Tensor, planned: State) -> Tensor:
         """The best points with one window changed."""
-        x = slots.x
-        u = self.rng.fork("window").at(slots.rows.index).at(t).uniform(x.new_empty(len(x), self.moves.draws))
-        return torch.where(column(t == 0, x), slots.state["best"], self.moves.move(x, slots.state, self._level(t), u))
+        moved = self.moves.move(slots.x, slots.state, planned)
+        return torch.where(column(t == 0, moved), slots.state["best"], moved)
 
     def learn(self, slots: Slots, t: Tensor, x_adv: Tensor, answer: Answer) -> tuple[State, Tensor]:
         """Keep points with a larger loss; misclassified samples are finished."""

@@ -19,8 +19,9 @@ from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
 from holdfast.crafting.view import frozen
 from holdfast.geometry import L2
+from holdfast.models.own import raised
 from holdfast.rng import Rng
-from holdfast.settings import check_types
+from holdfast.settings import check_tensors, check_types
 from holdfast.statistics import clopper_pearson
 
 Counts = NDArray[np.int64]
@@ -86,7 +87,7 @@ class Smoothing:
     @torch.no_grad()
     def examine(self, x: Tensor, *, rng: Rng) -> tuple[Certificate, Tensor]:
         """The certificates, and how many noisy copies of each input were classified."""
-        _check(x)
+        _check(x, rng)
         with _exact(self.model, rng) as view:
             label = self._votes(view, x, self.selection, rng.fork("selection")).argmax(1)
             radius, drawn = self._bound(view, x, label, rng.fork("bound"))
@@ -99,7 +100,7 @@ class Smoothing:
 
         A label that is returned is that of the smoothed network with probability 1 - alpha.
         """
-        _check(x)
+        _check(x, rng)
         with _exact(self.model, rng) as view:
             top = self._votes(view, x, self.n, rng.fork("predict")).topk(2, dim=1)
         label, pairs = top.indices[:, 0], top.values.tolist()
@@ -168,7 +169,10 @@ class Smoothing:
 def _exact(model: nn.Module, rng: Rng) -> Iterator[Model]:
     """The model itself in eval mode and its own arithmetic, also where attacks compute faster and less exactly."""
     with arithmetic("float32"), using("module"), frozen(model, rng.fork("network")) as view:
-        yield view
+        try:
+            yield view
+        except RuntimeError as error:
+            raise ValueError(raised("the network", error)) from error
 
 
 def _keyed(rng: Rng, n: int) -> Rng:
@@ -180,6 +184,9 @@ def _take(rng: Rng, ids: Tensor) -> Rng:
     return Rng(rng.seed, rng.rows[ids])
 
 
-def _check(x: Tensor) -> None:
+def _check(x: Tensor, rng: Rng) -> None:
+    check_tensors(x=x)
+    if not isinstance(rng, Rng):
+        raise ValueError(f"rng is {rng!r} but must be an Rng, which keys random numbers by sample; write rng=Rng(0)")
     if not x.is_floating_point() or not x.isfinite().all():
         raise ValueError(f"x is {x.dtype} or holds NaN or infinite values; give finite numbers of floating point")

@@ -16,6 +16,7 @@ from holdfast.crafting.arithmetic import chosen, within
 from holdfast.crafting.tracing import hooked, input_gradient
 from holdfast.models.classifier import Adapted, adapt
 from holdfast.models.mixed import Mixed
+from holdfast.models.own import raised
 from holdfast.rng import Rng
 
 Mode = Literal["auto", "module"]
@@ -83,6 +84,15 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
     finally:
         for parameter, flag in wanted:
             parameter.requires_grad_(flag)
+
+
+def check_accepts(model: nn.Module, x: Tensor) -> None:
+    """Refuse inputs on which the model itself raises an error, in one sentence."""
+    try:
+        with torch.no_grad(), frozen(model, Rng(0)) as view:
+            view(x[:2])
+    except RuntimeError as error:
+        raise ValueError(f"{raised('the model', error)} (given inputs of shape {tuple(x.shape[1:])})") from error
 
 
 @contextmanager

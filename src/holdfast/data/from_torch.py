@@ -28,7 +28,7 @@ def from_dataset(
     augmentation in your Dataset is applied only once, and so is normalization, which belongs inside the model.
     ``classes`` are by default ``train.classes`` if there are any, else numbers.
     """
-    parts = {part: _stack(part, _samples(rows)) for part, rows in (("train", train), ("test", test))}
+    parts = {part: _stack(part, _samples(rows, part)) for part, rows in (("train", train), ("test", test))}
     return data_set("own", parts, _names(classes, train, parts["train"][1]), valid=valid, seed=seed)
 
 
@@ -44,6 +44,11 @@ def from_loader(
 
     As with :func:`from_dataset`, each sample is read once, so random augmentation is applied only once.
     """
+    for part, loader in (("train", train), ("test", test)):
+        if not isinstance(loader, DataLoader):
+            raise ValueError(
+                f"the {part} loader is a {type(loader).__name__} but must be a DataLoader of batches (x, y)"
+            )
     parts = {part: _stack(part, _unbatched(part, loader)) for part, loader in (("train", train), ("test", test))}
     return data_set("own", parts, _names(classes, train.dataset, parts["train"][1]), valid=valid, seed=seed)
 
@@ -64,7 +69,7 @@ def evaluation_set(data: Any, y: Any = None, part: str = "given") -> EvaluationS
     elif isinstance(data, DataLoader):
         x, labels = _stack(part, _unbatched(part, data))
     elif hasattr(data, "__getitem__") or isinstance(data, Dataset):
-        x, labels = _stack(part, _samples(data))
+        x, labels = _stack(part, _samples(data, part))
     else:
         raise ValueError(f"the data is a {type(data).__name__}; give x and y, a Dataset or a DataLoader of such pairs")
     classes = getattr(getattr(data, "dataset", data), "classes", None)
@@ -93,7 +98,9 @@ def _names(classes: Sequence[str] | None, train: Dataset[Any], y: Tensor) -> lis
     return [str(name) for name in classes or getattr(train, "classes", None) or range(count)]
 
 
-def _samples(rows: Any) -> Iterator[Any]:
+def _samples(rows: Any, part: str) -> Iterator[Any]:
+    if not (hasattr(rows, "__getitem__") or hasattr(rows, "__iter__")) or isinstance(rows, str):
+        raise ValueError(f"the {part} set is a {type(rows).__name__} but must be a Dataset of pairs (x, y)")
     # by position if possible: plain iteration would end silently at any IndexError
     return (rows[i] for i in range(len(rows))) if hasattr(rows, "__len__") else iter(rows)
 

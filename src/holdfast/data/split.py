@@ -184,6 +184,8 @@ def data_set(
 
 
 def _number(share: float | int, counts: Tensor) -> int:
+    if not isinstance(share, int | float):
+        raise ValueError(f"valid is {share!r} but must be a share between 0 and 1, or a whole number")
     n, most = int(counts.sum()), int((counts - 1).clamp(min=0).sum())
     number = share if isinstance(share, int) else round(share * n) if 0 < share < 1 else 0
     if isinstance(share, bool) or not 1 <= number <= most:

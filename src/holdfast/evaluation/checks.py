@@ -47,6 +47,9 @@ def check_predictor(model: Predictor, data: EvaluationSet) -> bool:
 def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
     """Refuse a model that cannot process the samples or whose outputs are not logits of their classes."""
     batch = data.test.batch(torch.arange(min(_CHECKED, len(data.test))), device)
+    types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if types and batch.x.dtype not in types:
+        raise ValueError(f"the model has weights of type {types.pop()} but is judged in float32; call model.float()")
     try:
         with frozen(model, Rng(0)) as view:
             logits = view(batch.x)

@@ -106,8 +106,8 @@ def _crafted(function: Craft, model: nn.Module, x: Tensor, y: Tensor) -> Any:
     except TypeError as error:
         reason = raised(f"the attack {name_of(function)}", error)
         raise ValueError(
-            f"{reason}; it is called as attack(model, x, y): for one that holds its model, as torchattacks' do, write "
-            "lambda model, x, y: attack(x, y)"
+            f"{reason}; it is called as attack(model, x, y): write lambda model, x, y: attack(x, y) for one of "
+            "torchattacks, attack(foolbox.PyTorchModel(model, (0, 1)), x, y, epsilons=eps)[1] for one of foolbox"
         ) from error
     except Exception as error:
         raise RuntimeError(raised(f"the attack {name_of(function)}", error)) from error
@@ -126,7 +126,7 @@ def _tensor(function: Craft, x_adv: Any, x: Tensor) -> Tensor:
     return x_adv.detach().to(x)
 
 
-def name_of(function: Craft) -> str:
+def name_of(function: Craft, unnamed: str = "attack") -> str:
     """The name of a function, or of the class of a callable object."""
     name = getattr(function, "__name__", type(function).__name__)
-    return "attack" if name == "<lambda>" else name
+    return unnamed if name == "<lambda>" else name

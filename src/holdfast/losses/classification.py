@@ -29,7 +29,11 @@ def cross_entropy(
         logits = logits - margin * functional.one_hot(rows.y, logits.shape[1]).to(logits)
     if temperature != 1:
         logits = logits / temperature
-    return functional.cross_entropy(logits, rows.y, reduction="none", label_smoothing=smoothing)
+    try:
+        return functional.cross_entropy(logits, rows.y, reduction="none", label_smoothing=smoothing)
+    except IndexError as error:  # found by torch, so that labels are not searched at every step
+        span = f"{int(rows.y.min())}..{int(rows.y.max())}"
+        raise ValueError(f"labels span {span} but the model has classes 0..{logits.shape[1] - 1}") from error
 
 
 def logit_difference(out: Outputs, rows: Rows, *, kappa: float = math.inf) -> Tensor:

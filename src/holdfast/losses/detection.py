@@ -20,6 +20,10 @@ class Evasion:
 
     score: Callable[[Tensor], Tensor]
 
+    def __post_init__(self) -> None:
+        if not callable(self.score):
+            raise ValueError(f"score is {self.score!r} but must be a function of features, such as detector.score")
+
     def __call__(self, out: Outputs, rows: Rows) -> Tensor:
         """The loss of each sample, (b,)."""
         difference = logit_difference(out, rows)

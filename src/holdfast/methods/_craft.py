@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import wraps
 from math import inf, isfinite
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Outputs, Rows, Start, Terms, Watch
 from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
 from holdfast.crafting.microbatch import micro
+from holdfast.crafting.view import check_accepts
 from holdfast.models.batch_statistics import train_mode_statistics
 from holdfast.rng import Rng
 from holdfast.settings import check_types
@@ -142,12 +145,34 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-def check_arguments(model: Any, batch: Any, progress: Any, rng: Any) -> None:
-    """Refuse arguments of a method that are of another type, and a share of training outside [0, 1]."""
+def checked(call: Callable[..., Terms]) -> Callable[..., Terms]:
+    """The call of a method, which refuses bad arguments and inputs that the model cannot take, in one sentence."""
+
+    @wraps(call)
+    def described(self: Any, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
+        _check_arguments(model, batch, progress, rng)
+        try:
+            terms = call(self, model, batch, progress=progress, rng=rng)
+        except RuntimeError:
+            check_accepts(model, batch.x)
+            raise
+        if not terms.total.isfinite() and not batch.x.isfinite().all():
+            raise ValueError("x holds NaN or infinite values; clean the data before training")
+        return terms
+
+    return described
+
+
+def _check_arguments(model: Any, batch: Any, progress: Any, rng: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model is a {type(model).__name__} but a method trains a torch.nn.Module")
     if not isinstance(batch, Batch):
         raise ValueError(f"the batch is a {type(batch).__name__} but must be a Batch; holdfast.batches gives them")
+    if not batch.x.is_floating_point() or batch.y.dtype != torch.int64 or batch.y.ndim != 1:
+        raise ValueError(
+            f"a batch of x of type {batch.x.dtype} and y of type {batch.y.dtype} and shape {tuple(batch.y.shape)} is "
+            "given but floating point in [0, 1] and class indices (b,) of type int64 are needed"
+        )
     if not isinstance(progress, int | float) or not 0 <= progress <= 1:
         raise ValueError(f"progress is {progress!r} but it is the share of training that is done, in [0, 1]")
     if not hasattr(rng, "fork"):

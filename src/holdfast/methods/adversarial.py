@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Terms
-from holdfast.methods._craft import check_arguments, check_settings, craft, passes, warmed
+from holdfast.methods._craft import check_settings, checked, craft, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -30,8 +30,8 @@ class Adversarial:
     def __post_init__(self) -> None:
         check_settings(self)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         meter = Meter()
         attack = warmed(self.attack, progress, self.warmup)
         x_adv = craft(attack, model, batch, rng, meter, batch_statistics=self.batch_statistics)

@@ -7,7 +7,7 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Rows, Terms
 from holdfast.losses.consistency import logit_pairing
-from holdfast.methods._craft import check_arguments, check_settings, craft, passes, warmed
+from holdfast.methods._craft import check_settings, checked, craft, passes, warmed
 from holdfast.methods._cross_entropy import hypersphere_of, mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -33,8 +33,8 @@ class ALP:
     def __post_init__(self) -> None:
         check_settings(self, "weight")
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         meter = Meter()
         attack = warmed(self.attack, progress, self.warmup)
         x_adv = craft(attack, model, batch, rng, meter, batch_statistics=self.batch_statistics)

@@ -9,7 +9,7 @@ from holdfast.contracts import Batch, Cost, Needs, Terms
 from holdfast.crafting.view import eval_mode
 from holdfast.geometry import L2
 from holdfast.losses.linearity import curvature
-from holdfast.methods._craft import check_arguments, check_settings
+from holdfast.methods._craft import check_settings, checked
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -40,8 +40,8 @@ class CURE:
         if not self.h or not all(0 < length < inf for length in self.h):
             raise ValueError(f"h is {self.h} but it holds one or more lengths above 0, in input units")
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         clean = adapt(model).outputs(batch.x)
         entropy = mean_cross_entropy(model, clean, batch.rows(), self.smoothing)
         with eval_mode(model):

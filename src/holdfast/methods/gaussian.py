@@ -6,7 +6,7 @@ from math import inf
 from torch import nn
 
 from holdfast.contracts import Batch, Needs, Terms
-from holdfast.methods._craft import check_arguments, check_settings, passes
+from holdfast.methods._craft import check_settings, checked, passes
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -29,8 +29,8 @@ class Gaussian:
         if not 0 < self.sigma < inf:
             raise ValueError(f"sigma is {self.sigma} but noise has a standard deviation above 0, e.g. 0.25")
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         noise = rng.fork("noise").at(batch.index).normal(batch.x)
         out = adapt(model).outputs(batch.x + self.sigma * noise)
         total = mean_cross_entropy(model, out, batch.rows(), self.smoothing)

@@ -8,7 +8,7 @@ from torch import nn
 
 from holdfast.contracts import Attack, Batch, Cost, Loss, Meter, Needs, Rows, Terms
 from holdfast.losses.linearity import gradient_norm, linear_change, linearity_gap
-from holdfast.methods._craft import check_arguments, check_settings, climb, climbing, warmed
+from holdfast.methods._craft import check_settings, checked, climb, climbing, warmed
 from holdfast.methods._cross_entropy import input_gradient, mean_cross_entropy
 from holdfast.models.batch_statistics import record_batch_statistics, reuse_batch_statistics
 from holdfast.models.classifier import adapt
@@ -48,8 +48,8 @@ class LLR:
     def _gap(self) -> Loss:
         return partial(linearity_gap, smoothing=self.smoothing)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         attack = climbing(warmed(self.attack, progress, self.warmup), self._gap, "random")
         meter = Meter()
         with record_batch_statistics(model) as recorded:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.members import unknown
-from holdfast.methods._craft import check_arguments, check_settings, training_passes
+from holdfast.methods._craft import check_settings, checked, training_passes
 from holdfast.rng import Rng
 
 Settings = Mapping[str, bool | int | float | str]
@@ -64,8 +64,8 @@ class Metric(nn.Module):
         """What the wrapped method needs, and features."""
         return replace(self.method.needs, features=True)
 
+    @checked
     def forward(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         terms = self.method(model, batch, progress=progress, rng=rng)
         passes = training_passes(terms)
         features = torch.cat([out.features for out in passes])

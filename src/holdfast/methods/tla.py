@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Meter, Needs, Outputs, Terms
 from holdfast.losses.consistency import feature_matching
 from holdfast.losses.metric import feature_mean_square, feature_norm, triplet
-from holdfast.methods._craft import check_arguments, check_margin, check_settings, craft, passes, warmed
+from holdfast.methods._craft import check_margin, check_settings, checked, craft, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.methods._triplets import Negative, negatives, positives, search_cost
 from holdfast.models.classifier import adapt
@@ -73,8 +73,8 @@ class TLA:
         """A pool, one positive per sample unless the clean copy is the only positive, and features at ``layer``."""
         return Needs(positive=self.positive != "copy", pool=self.pool, features=self.layer is None)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         attack = warmed(self.attack, progress, self.warmup)
         batch = self._noisy(attack, batch, rng)
         clean = self._clean(attack, batch, rng)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from holdfast.contracts import Attack, Batch, Cost, Meter, Needs, Terms
 from holdfast.crafting.view import frozen
 from holdfast.losses.consistency import kl_divergence
-from holdfast.methods._craft import check_arguments, check_settings, climb, climbing, passes, warmed
+from holdfast.methods._craft import check_settings, checked, climb, climbing, passes, warmed
 from holdfast.methods._cross_entropy import mean_cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -34,8 +34,8 @@ class TRADES:
         check_settings(self, "beta")
         climbing(self.attack, kl_divergence, "near")
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         meter = Meter()
         x_adv = self._craft(model, batch, progress, rng, meter)
         clean, adversarial = adapt(model).outputs(batch.x), adapt(model).outputs(x_adv)

@@ -6,7 +6,7 @@ from torch import nn
 
 from holdfast.contracts import Batch, Method, Needs, Terms
 from holdfast.losses.metric import feature_norm, triplet
-from holdfast.methods._craft import check_arguments, check_settings, passes, training_passes
+from holdfast.methods._craft import check_settings, checked, passes, training_passes
 from holdfast.methods._triplets import negatives, positives, search_cost
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -36,8 +36,8 @@ class Triplet:
         """One positive per sample, and a pool large enough for this term and for the wrapped method."""
         return Needs(positive=True, pool=max(self.pool, self.method.needs.pool), features=True)
 
+    @checked
     def __call__(self, model: nn.Module, batch: Batch, *, progress: float, rng: Rng) -> Terms:
-        check_arguments(model, batch, progress, rng)
         terms = self.method(model, batch, progress=progress, rng=rng)
         anchor = training_passes(terms)[-1]
         positive = adapt(model).outputs(positives(batch))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from holdfast.contracts import Outputs
 from holdfast.models.classifier import adapt
+from holdfast.settings import check_tensors, is_number
 
 
 class Detector(nn.Module):
@@ -27,6 +28,13 @@ class Detector(nn.Module):
 
     def __init__(self, means: Tensor, whitening: Tensor, constant: Tensor, layer: str | None = None) -> None:
         super().__init__()
+        check_tensors(means=means, whitening=whitening, constant=constant)
+        sizes = tuple(means.shape), tuple(whitening.shape), tuple(constant.shape)
+        if means.ndim != 2 or sizes[1:] != ((*sizes[0], sizes[0][1]), sizes[0][:1]):
+            raise ValueError(
+                f"means, whitening and constant have shapes {sizes[0]}, {sizes[1]} and {sizes[2]} but (classes, d), "
+                "(classes, d, d) and (classes,) are needed; Detector.fit(features, y) makes them"
+            )
         self.layer = layer
         self.register_buffer("means", means)
         self.register_buffer("whitening", whitening)
@@ -44,6 +52,7 @@ class Detector(nn.Module):
 
     def densities(self, features: Tensor) -> Tensor:
         """(b, classes) the log density of every class."""
+        check_tensors(features=features)
         if features.ndim != 2 or features.shape[1] != self.means.shape[1]:
             raise ValueError(
                 f"features have shape {tuple(features.shape)} but the detector was fitted to "
@@ -69,8 +78,9 @@ class Detector(nn.Module):
         Give natural validation samples that are classified correctly: neither the samples of :meth:`fit`, whose
         confidence is too high, nor test samples.
         """
-        if not 0 <= rate < 1 or not len(features):
-            raise ValueError(f"rate is {rate:g} for {len(features)} samples but a share in [0, 1) of some is needed")
+        check_tensors(features=features)
+        if not is_number(rate) or not 0 <= rate < 1 or not len(features):
+            raise ValueError(f"rate is {rate!r} for {len(features)} samples but a share in [0, 1) of some is needed")
         ascending = self.score(features).sort().values
         self.threshold = ascending[int(rate * len(ascending))]
         return self
@@ -86,6 +96,9 @@ class Abstaining(nn.Module):
 
     def __init__(self, model: nn.Module, detector: Detector) -> None:
         super().__init__()
+        adapt(model)  # refuses what is no module
+        if not isinstance(detector, Detector):
+            raise ValueError(f"the detector is a {type(detector).__name__} but must be a Detector; see Detector.fit")
         self.model = model
         self.detector = detector
 
@@ -104,6 +117,7 @@ class Abstaining(nn.Module):
 
 
 def _check(features: Tensor, y: Tensor) -> None:
+    check_tensors(features=features, y=y)
     if features.ndim != 2 or y.shape != (len(features),) or not len(y):
         raise ValueError(
             f"features have shape {tuple(features.shape)} and labels {tuple(y.shape)} but (samples, dimensions) and "

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from holdfast.models.classifier import Normalize
+from holdfast.settings import path_of
 
 _CONTAINERS = ("state_dict", "model_state_dict", "model", "net")
 _ALLOCATING = ("bytearray", "encode")  # torch allows these calls: one allocates memory, the other copies
@@ -27,7 +28,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
     The tensors are the top-level entries or those under ``state_dict``, ``model_state_dict``, ``model`` or ``net``. The
     prefixes ``module.``, ``model.`` and ``_orig_mod.`` are removed if all names have them.
     """
-    path = Path(path)
+    path = path_of(path, "path")
     if not path.is_file():
         raise FileNotFoundError(f"there are no weights at {path}; name a .safetensors file or a torch checkpoint")
     found = _unpacked(_read(path))
@@ -46,13 +47,17 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[st
     tensors whose prefix maps to None are dropped. Buffers that are not learned may be missing: the constants of
     :class:`Normalize` and the ``num_batches_tracked`` of batch norm.
     """
-    module.load_state_dict(module.state_dict() | matched(module, state, rename))
+    fitting = matched(module, state, rename)
+    module.load_state_dict(module.state_dict() | fitting)
 
 
 def matched(
     module: nn.Module, state: Mapping[str, Tensor], rename: Mapping[str, str | None] | None = None
 ) -> dict[str, Tensor]:
     """Return the weights under the names of the model; raise ValueError if a name or shape does not match."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"the model is a {type(module).__name__} but must be a torch.nn.Module")
+    _check_state(state)
     expected, given = module.state_dict(), _renamed(state, rename or {})
     optional = _optional(module, expected)
     ours, theirs = _by_bare_name(expected, optional), _by_bare_name(given, optional)
@@ -68,8 +73,22 @@ def matched(
     return both
 
 
+def _check_state(state: object) -> None:
+    """Refuse what is no mapping from names to tensors."""
+    odd = (
+        next((value for value in state.values() if not isinstance(value, Tensor)), None)
+        if isinstance(state, Mapping)
+        else state
+    )
+    if odd is not None:
+        raise ValueError(
+            f"the weights hold a {type(odd).__name__} where named tensors are needed; give read_state(path)"
+        )
+
+
 def bare_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Remove the prefixes that wrappers such as DataParallel add to all names."""
+    _check_state(state)
     return {bare: state[name] for bare, name in _by_bare_name(state, ()).items()}
 
 

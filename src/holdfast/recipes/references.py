@@ -31,6 +31,8 @@ def check_references(recipe: "Recipe") -> None:
     for name, attack in recipe.attacks.items():
         if isinstance(attack, TransferConfig):
             _check_sources(name, attack, recipe.methods)
+    if evaluate.skip_certified and not recipe.certificates:
+        raise ValueError("evaluate.skip_certified needs certificates of networks; add [certificates] or leave it out")
     if recipe.certify is not None and recipe.certificates:
         curve = [] if evaluate.curve is None else [curve_name(evaluate.curve, eps) for eps in evaluate.eps]
         check_certificates(recipe.certificates, recipe.certify, evaluate.samples, ["clean", *recipe.attacks, *curve])

@@ -75,6 +75,7 @@ class EvaluateConfig:
     eps: tuple[float, ...] = ()
     strip: str | None = None  # the attack whose images are shown on the page
     confirm: int | Literal["all"] | None = None  # survivors of triage on which AutoAttack is run too, drawn at random
+    skip_certified: bool = False  # samples that a certificate proves at the eps of an attack are not attacked
 
     def __post_init__(self) -> None:
         if self.confirm is not None and self.confirm != "all" and self.confirm < 1:

@@ -44,7 +44,8 @@ class Records:
     a randomized model, judged in several draws of its random numbers, ``fooled`` is True if any draw misclassifies the
     point, ``label`` is the first wrong label, and ``accuracy`` and ``accuracy:<norm>:<name>`` are the shares of draws
     that classify the clean sample and the point correctly. For a cascade ``stage:<norm>:<name>`` is the number of the
-    stage that fooled the sample, -1 if none did. ``facts`` are JSON
+    stage that fooled the sample, -1 if none did. ``proved:<norm>:<name>`` marks samples that were not attacked because
+    a certificate proves them at the eps of the attack. ``facts`` are JSON
     values: model, method, seed, data, weights, recipe, versions, commit, ``attacks`` (name to :class:`AttackFacts` as
     JSON), ``certificates`` (name to norm, seconds and settings), ``training`` and ``clean`` (costs). ``arrays`` hold
     everything that is not a column, such as images.

@@ -1,6 +1,7 @@
 """The first screen of a study's page: the question, the answer in plain words, one figure, what would change it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 
 from holdfast.report.analysis import Analysis
 from holdfast.report.elements.dots import attacks_plot, home_plot, methods_plot, middle, proved_plot
@@ -60,7 +61,7 @@ def question(study: Study) -> str:
 def answer(study: Study) -> list[str]:
     """The answer in plain sentences, the main one first."""
     if _only_inside(study):
-        return [_inside(title, analysis_of(runs[0])) for title, runs in study.analyzed().items()]
+        return list(_inside({title: [analysis_of(run) for run in runs] for title, runs in study.analyzed().items()}))
     cells, clean = robust_accuracy(study), clean_accuracy(study)
     known = {title: cell for title, cell in (cells or clean).items() if cell.spread}
     found = []
@@ -73,17 +74,46 @@ def answer(study: Study) -> list[str]:
     return [*found, *_certified_answer(study)]
 
 
-def _inside(title: str, found: Analysis) -> str:
-    """Where the attack moves the features of a model, and whether that is detected."""
-    before, after = (percent(1 - found.drift.home[at].value) for at in (0, -1))
-    under = found.under[-1]
-    text = f"{title}: after {under.name} {after} % of the followed samples are nearest to the mean of a false class"
-    text += f", {before} % before it."
-    blind, aware = under.detection, under.detection_aware
-    if not all(0 < one.wrong < one.n for one in (blind, aware)):
-        return text
-    detects = f"A detector finds misclassified samples with AUC {blind.auc.value:.2f}"
-    return f"{text} {detects}, and {aware.auc.value:.2f} if the attack knows it."
+def _inside(models: Mapping[str, Sequence[Analysis]]) -> Iterator[str]:
+    """Where the attack moves the features, and whether a detector finds what it misclassifies."""
+    first = next(iter(models.values()))[0]
+    before, after = (
+        {title: fmean(1 - one.drift.home[at].value for one in found) for title, found in models.items()}
+        for at in (0, -1)
+    )
+    yield (
+        f"After {first.under[-1].name} the features of {_span(after, _percentage)} of the followed samples are nearest "
+        f"to the mean of a false class, without attack those of {_span(before, _percentage)}."
+    )
+    pairs = {
+        title: [(under.detection, under.detection_aware) for under in (one.under[-1] for one in found)]
+        for title, found in models.items()
+    }
+    known = {title: each for title, each in pairs.items() if all(0 < d.wrong < d.n for pair in each for d in pair)}
+    if known:
+        blind, aware = (
+            {title: fmean(pair[i].auc.value for pair in each) for title, each in known.items()} for i in (0, 1)
+        )
+        yield (
+            f"A detector tells misclassified samples from others with an AUC of {_span(blind, _two_digits)} (0.5 is "
+            f"chance), and of {_span(aware, _two_digits)} if the attack knows it."
+        )
+
+
+def _span(values: Mapping[str, float], text: Callable[[float], str]) -> str:
+    """The one value, or the lowest and the highest with their names."""
+    low, high = (pick(values, key=lambda title: values[title]) for pick in (min, max))
+    if text(values[low]) == text(values[high]):
+        return text(values[low])
+    return f"{text(values[low])} ({low}) to {text(values[high])} ({high})"
+
+
+def _percentage(value: float) -> str:
+    return f"{percent(value)} %"
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def tiers(study: Study) -> list[list[str]]:
@@ -143,10 +173,7 @@ def _clean_answer(clean: dict[str, Cell], study: Study) -> str:
 
 
 def _each(cells: dict[str, Cell]) -> str:
-    if len(cells) == 1:
-        return f"{percent(next(iter(cells.values())).mean)} % correct"
-    low, high = (pick(cells, key=lambda title: cells[title].mean) for pick in (min, max))
-    return f"{percent(cells[low].mean)} % ({low}) to {percent(cells[high].mean)} % ({high}) correct"
+    return f"{_span({title: cell.mean for title, cell in cells.items()}, _percentage)} correct"
 
 
 def _certified_answer(study: Study) -> Iterator[str]:
@@ -216,7 +243,7 @@ def _other_eps(study: Study) -> Iterator[str]:
 
 
 def _other_seeds(study: Study, cells: dict[str, Cell]) -> Iterator[str]:
-    if not any("training" in run.records.facts for run in study.runs):
+    if not any(run.trained for run in study.runs):
         return
     spreads = [cell.spread.std for cell in cells.values() if cell.spread and cell.spread.std is not None]
     if len(spreads) < len(cells):

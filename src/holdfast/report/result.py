@@ -15,13 +15,14 @@ from holdfast.report.crafted import abstaining, crafted
 from holdfast.report.elements.format import listed, percent
 from holdfast.report.elements.table import UNKNOWN
 from holdfast.report.page import write_page
-from holdfast.report.study import Run, Study
+from holdfast.report.study import Run, Study, today
 from holdfast.report.study_page import study_page
 from holdfast.report.summary import against
+from holdfast.settings import path_of
 from holdfast.statistics import Share
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What :func:`holdfast.evaluate` measured: the records of each model by name, and the threats.
 
@@ -80,7 +81,8 @@ class Result:
 
     def save(self, folder: str | Path) -> None:
         """Write the records of each model to a folder of its own; a folder that has records is refused."""
-        folders = {name: Path(folder) / _file_name(name) / "records" for name in self.records}
+        top = path_of(folder, "folder")
+        folders = {name: top / _file_name(name) / "records" for name in self.records}
         for place in folders.values():
             if place.exists():
                 raise ValueError(f"{place} exists already and nothing is replaced; choose another folder or remove it")
@@ -89,6 +91,7 @@ class Result:
 
     def page(self, path: str | Path) -> Path:
         """Write the report as one HTML file; returns its path."""
+        place = path_of(path, "path")
         threat = self.threats[0]
         runs = [Run(name=name, method="own", seed=0, records=one) for name, one in self.records.items()]
         study = Study(
@@ -100,13 +103,16 @@ class Result:
             norm=threat.norm.name,
             eps=threat.eps,
             threat=", ".join(map(str, self.threats)),
+            date=today(),
             code=computing_code(),
         )
-        write_page(Path(path), study_page(study))
-        return Path(path)
+        write_page(place, study_page(study))
+        return place
 
     def __str__(self) -> str:
         return text_table(list(table(self)), notes(self))
+
+    __repr__ = __str__  # in an interactive session
 
     def _repr_html_(self) -> str:
         return html_table(list(table(self)), notes(self))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,19 @@ class Run:
         return f"{self.title} (seed {self.seed})"
 
     @property
+    def trained(self) -> bool:
+        """True for a model that holdfast trained: the seed is that of its training."""
+        return "training" in self.records.facts
+
+    @property
     def certificates(self) -> list[str]:
         """The certificates of this run as ``<norm>:<certifier>``."""
         return [name.removeprefix(_RADIUS) for name in self.records.columns if name.startswith(_RADIUS)]
+
+
+def today() -> str:
+    """The day of a measurement that ends now."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def analysis_of(run: Run) -> Analysis:

@@ -22,7 +22,7 @@ def _facts(study: Study) -> dict[str, str]:
     data = dict.fromkeys(str(run.records.facts.get("data", {}).get("name", "")) for run in study.runs)
     norms = dict.fromkeys(certificate.partition(":")[0] for _, certificate in study.certified())
     sizes = sorted({len(run.records) for run in study.runs})
-    seeds = sorted({run.seed for run in study.runs if "training" in run.records.facts})
+    seeds = sorted({run.seed for run in study.runs if run.trained})
     return {
         "Data": ", ".join(filter(None, data)),
         "Threat": study.threat,

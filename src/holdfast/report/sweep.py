@@ -52,7 +52,10 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """All trials of one method; ``judge`` is the attack of the validation, ``command`` trains the best trial."""
+    """All trials of one method; ``judge`` is the attack of the validation, ``command`` trains the best trial.
+
+    ``date`` is the day of the last change.
+    """
 
     name: str
     title: str
@@ -64,6 +67,8 @@ class Sweep:
     trials: Sequence[Trial]
     asked: int
     recipe: str
+    data: str = ""
+    date: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 
@@ -166,21 +171,29 @@ def sweep_page(sweep: Sweep) -> Page:
         name=sweep.name,
         title=f"{sweep.title}: sweep of {sweep.method}",
         opening=_opening(sweep),
-        facts={
-            "Validated with": f"{sweep.judge} on validation samples",
-            "Trials": f"{len(sweep.trials)} of {sweep.asked}, drawn by {sweep.sampler}",
-            "Seed": str(sweep.seed),
-        },
+        facts={name: text for name, text in _facts(sweep).items() if text},
         sections=[section for section in found if section is not None],
         footer=f"Sweep of {sweep.method} in {sweep.name}. No test sample was used.",
     )
 
 
+def _facts(sweep: Sweep) -> dict[str, str]:
+    sizes = dict.fromkeys(f"{trial.robust.n:,}" for trial in sweep.trials if trial.robust is not None)
+    return {
+        "Data": sweep.data,
+        "Validated with": sweep.judge,
+        "Validation samples": ", ".join(sizes),
+        "Trials": f"{len(sweep.trials)} of {sweep.asked}, drawn by {sweep.sampler}",
+        "Seed": str(sweep.seed),
+        "Measured": sweep.date,
+    }
+
+
 def _opening(sweep: Sweep) -> Opening:
     keys = listed([axis.key for axis in sweep.axes])
     first, *others = conclusions(sweep) or ["No trial has finished yet."]
-    question = f"Which {keys} makes {sweep.method} most robust?"
-    return Opening(question=question, answer=[first], changes=others)
+    question = f"Which value of {keys} makes {sweep.method} most robust?"
+    return Opening(question=question, answer=[first], plot=next(iter(sweep_plots(sweep)), None), changes=others)
 
 
 def _best(sweep: Sweep) -> Section | None:
@@ -190,7 +203,7 @@ def _best(sweep: Sweep) -> Section | None:
 
 def _plots(sweep: Sweep) -> Section | None:
     note = "Robust accuracy on validation samples; bars span 95 % Wilson intervals, the star is the best trial."
-    plots = sweep_plots(sweep)
+    plots = sweep_plots(sweep)[1:]  # the first is on the first screen
     return Section(id="plots", title="Accuracy of the trials", sentences=[note], plots=plots) if plots else None
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
@@ -262,6 +263,8 @@ def _results(sweep: Sweep, trials: Trials) -> results.Sweep:
         trials=trials.known(),
         asked=sweep.trials,
         recipe=toml.dumps(recipe.table()),
+        data=recipe.data.name,
+        date=datetime.fromtimestamp((trials.folder / "journal.log").stat().st_mtime, UTC).date().isoformat(),
         versions=versions() | {"optuna": version("optuna"), "commit": str(commit())},
     )
     if result.best is None:

@@ -22,7 +22,7 @@ from holdfast.data.from_torch import in_order
 from holdfast.data.split import split_train
 from holdfast.evaluation.given import check_labels_apart, device_of, samples_of, seed_of, threats_of
 from holdfast.geometry import Threat
-from holdfast.models.imported import seeded
+from holdfast.models.imported import naming_errors, seeded
 from holdfast.progress import Progress
 from holdfast.recipes.build import build
 from holdfast.recipes.schema import Entry, read_entry
@@ -32,6 +32,7 @@ from holdfast.recipes.tables.train import TrainConfig
 from holdfast.records import snapshot
 from holdfast.records.files import read_json, read_lines
 from holdfast.rng import Rng
+from holdfast.settings import path_of
 from holdfast.statistics import Share
 from holdfast.training.batches import Batches
 from holdfast.training.fitted import Fitted
@@ -80,13 +81,18 @@ def fit(
     (allowed, *more), seed = threats_of(threat), seed_of(rng)
     if more:
         raise ValueError(f"training is at one threat but {len(more) + 1} are given")
+    if not isinstance(train, Mapping):
+        raise ValueError(
+            f"train is a {type(train).__name__} but must be keys of the table [train], e.g. {{'batch': 128}}"
+        )
+    into = None if out is None else path_of(out, "out")
     size = {"batch": x.batch_size} if isinstance(x, DataLoader) and x.batch_size else {}
     entry = _entry(method, {"epochs": epochs, **size, **train}, craft, allowed)
     data, network = _data(x, y, valid, allowed), _network(model, seed)
     name = method if isinstance(method, str) else type(method).__name__
     with ExitStack() as stack:
         bars = stack.enter_context(Progress(shown=progress))
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if out is None else out)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if into is None else into)
         validate = read_validation({}, allowed)
         job = Job(entry=entry, model=None, validate=validate, seed=seed, folder=folder, network=network)
         _train(job, data, partial(bars.report, f"train {name}"), arithmetic, crafting)
@@ -101,7 +107,7 @@ def fit(
             robust=Share(round(best["robust"] * best["samples"]), best["samples"]),
             history=read_lines(folder / "metrics.jsonl"),
             facts=read_json(folder / "trained.json"),
-            out=None if out is None else folder,
+            out=into,
         )
 
 
@@ -136,8 +142,15 @@ def batches(
     seed, given = seed_of(rng), _given(x, y)
     split = given.train if isinstance(given, DataSet) else given.test
     config = cast(TrainConfig, build(TrainConfig, {"epochs": epochs, "batch": batch, "augment": augment}, "batches"))
-    made = Batches(split, config.batch, _needs(needs), seed, torch.device(device), config.augment)
+    made = Batches(split, config.batch, _needs(needs), seed, _device(device), config.augment)
     return _steps(made, config.epochs, Rng(seed))
+
+
+def _device(given: str | torch.device) -> torch.device:
+    try:
+        return torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device is {given!r} but must be one that torch knows, e.g. 'cpu' or 'cuda'") from error
 
 
 def _steps(made: Batches, epochs: int, rng: Rng) -> Iterator[Step]:
@@ -150,6 +163,11 @@ def _steps(made: Batches, epochs: int, rng: Rng) -> Iterator[Step]:
 def _entry(method: str | Method, train: Mapping[str, Any], craft: str, threat: Threat) -> Entry:
     """A method with the settings of its training."""
     if isinstance(method, str):
+        if not isinstance(craft, str):
+            raise ValueError(
+                f"craft is a {type(craft).__name__} but must be a text such as 'pgd:steps=10'; give an attack "
+                "object in a method object, e.g. method=Adversarial(attack=...)"
+            )
         table = {"craft": settings_table(craft, "craft"), "train": train}
         return read_entry(table, "method", settings_table(method, f"method {method!r}"), threat)
     _needs(method)
@@ -183,7 +201,10 @@ def _given(x: Any, y: Any, valid: float | int = 0.1, threats: Sequence[Threat] =
 
 
 def _network(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    made = model if isinstance(model, nn.Module) or not callable(model) else seeded(model, seed)
+    made: object = model
+    if callable(model) and not isinstance(model, nn.Module):
+        with naming_errors(f"making a model by {getattr(model, '__name__', 'the function')}()"):
+            made = seeded(model, seed)
     if not isinstance(made, nn.Module):
         raise ValueError(f"the model is a {type(made).__name__} but a torch.nn.Module, or what makes one, is trained")
     return made

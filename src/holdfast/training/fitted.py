@@ -11,7 +11,7 @@ from holdfast.progress import duration
 from holdfast.statistics import Share
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
     """What :func:`holdfast.fit` returns: the trained ``model``, in eval mode, and the record of its training.
 
@@ -39,3 +39,5 @@ class Fitted:
             "These samples chose the epoch; holdfast.evaluate measures accuracy on others.",
         ]
         return "\n".join([*lines, *([] if self.out is None else [f"weights: {self.out / 'best.safetensors'}"])])
+
+    __repr__ = __str__  # in an interactive session

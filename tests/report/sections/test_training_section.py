@@ -10,7 +10,7 @@ from holdfast.report.sections.training import training_plots, training_table
 
 def test_training_shows_validation_first_and_every_run(study) -> None:
     plots = training_plots(study)
-    assert [plot.title for plot in plots] == ["clean", "robust", "loss"]
+    assert [plot.title for plot in plots] == ["accuracy without attack", "accuracy under attack", "loss"]
     assert all(len(plot.figure["data"]) == len(study.runs) for plot in plots)
 
 
@@ -62,3 +62,10 @@ def test_robust_overfitting_is_named(make_run, make_study) -> None:
     steady = training.section(make_study([run]))
     assert steady is not None
     assert steady.findings == []
+
+
+def test_an_undefended_model_loses_no_robustness(make_run, make_study) -> None:
+    curve = [{"step": e, "epoch": e, "split": "valid", "robust": r} for e, r in enumerate((0.11, 0.0), start=1)]
+    found = training.section(make_study([replace(make_run("plain", 0, n=20), metrics=curve)]))
+    assert found is not None
+    assert found.findings == []

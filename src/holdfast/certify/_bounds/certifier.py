@@ -11,8 +11,9 @@ from holdfast.certify._bounds.region import Region
 from holdfast.certify._bounds.search import largest, tried
 from holdfast.contracts import Certificate, Norm
 from holdfast.geometry import LInf
+from holdfast.models.own import raised
 from holdfast.rng import Rng
-from holdfast.settings import check_types
+from holdfast.settings import check_tensors, check_types
 
 _NORMS = ("linf", "l2")
 
@@ -51,7 +52,11 @@ class BoundCertifier:
     def __call__(self, x: Tensor, *, rng: Rng) -> Certificate:
         """Return label and radius of each input; ``rng`` is not used and no upper bound is known."""
         self._check(x)
-        network, x = convert(self.model, x), x.detach().double()
+        try:
+            network = convert(self.model, x)
+        except RuntimeError as error:  # of the network, given inputs of another shape
+            raise ValueError(f"{raised('the network', error)} (given inputs of shape {tuple(x.shape[1:])})") from error
+        x = x.detach().double()
         with torch.enable_grad():
             given = x.clone().requires_grad_()
             label, margin = self.decide(network, given)
@@ -72,6 +77,7 @@ class BoundCertifier:
         return largest(proof, margin, (margin / 2 / dual.clamp_min(1e-300)).clamp_min(1e-30), most, self.tolerance)
 
     def _check(self, x: Tensor) -> None:
+        check_tensors(x=x)
         if not x.is_floating_point() or not x.isfinite().all():
             raise ValueError(f"x is {x.dtype} or holds NaN or infinite values; give finite numbers of floating point")
         if x.numel() and (x.min() < self.box[0] or x.max() > self.box[1]):

@@ -1,6 +1,7 @@
 """Bounds of the nodes of a network over a region: interval arithmetic and CROWN's linear bounds (Zhang et al. 2018)."""
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -79,6 +80,16 @@ class Bounds:
     def _width(self, index: int) -> int:
         shapes = [self.region.x.shape[1:], *(self.network.shape(i) for i in range(1, index + 1))]
         return max(map(prod, shapes))
+
+    def take(self, which: slice) -> "Bounds":
+        """Select samples."""
+        found = copy(self)
+        object.__setattr__(found, "region", self.region.take(which))
+        object.__setattr__(
+            found, "intervals", {i: Interval(*(b[which] for b in it)) for i, it in self.intervals.items()}
+        )
+        object.__setattr__(found, "errors", {i: error[which] for i, error in self.errors.items()})
+        return found
 
     def lower(self, index: int, spec: Tensor, choices: Choices | None = None) -> Tensor:
         """Lower bounds (b, k) of the products of ``spec`` (1 or b, k, ...) with a node, the best of all there are."""

@@ -12,6 +12,7 @@ from holdfast.contracts import Attack, Meter, Predictor, Rows
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.judge import DRAWS, abstains, attack_and_judge, drawn, randomized
+from holdfast.evaluation.measurements.certificate import Certified
 from holdfast.evaluation.measurements.measurement import Arrays, Before, OfItsShard, Result, Shard, cost, joined
 from holdfast.evaluation.subject import Subject
 from holdfast.records.facts import AttackFacts, Draws
@@ -23,6 +24,7 @@ CLEAN = "clean"
 ABSTAINED = "abstained"  # of a part and of records: samples on which the network gives no answer
 RIGHT = "right"  # of a part: (n, draws) which draws of a randomized network are right
 CARRIED = frozenset({"fooled", "distance", "label", "margin", RIGHT, "stage", "found"})  # what a later part may hold
+PROVED = "proved"  # of a part and of records: samples that were not attacked because they are proved to hold
 SHOWN = 8  # images of an attack that are stored for the page
 
 
@@ -67,7 +69,8 @@ class Attacked:
     """One attack on every correctly classified sample, judged; on a randomized network in ten draws.
 
     ``carry`` names a measurement whose successes count here too, such as the same attack at a smaller eps: the samples
-    it fooled are not attacked again. With ``shown`` the first adversarial images are stored.
+    it fooled are not attacked again. With ``shown`` the first adversarial images are stored. Samples that one of
+    ``proofs`` proves at the eps of the attack are not attacked either: they hold, whatever the attack.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Attacked:
     recipe: Mapping[str, Any]
     carry: str | None = None
     shown: bool = False
+    proofs: tuple[Certified, ...] = ()
     code = ("losses", "models", "crafting", "data", "attacks", "certify", "evaluation")
     arrays = frozenset({"label", "forwards", "backwards", "fooled", "distance", "margin", "outside"})
     shard = None
@@ -82,7 +86,8 @@ class Attacked:
     @property
     def after(self) -> tuple[str, ...]:
         """The clean prediction, and the measurement whose successes carry over."""
-        return (CLEAN,) if self.carry is None else (CLEAN, self.carry)
+        proofs = tuple(proof.name for proof in self.proofs)
+        return (CLEAN, *proofs) if self.carry is None else (CLEAN, self.carry, *proofs)
 
     @property
     def settings(self) -> Any:
@@ -90,16 +95,37 @@ class Attacked:
         return [self.name, self.recipe, str(self.attack.threat), self.carry, self.shown]
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
-        """A digest of what carries over: it may come from a ranking over all shards, or carry over itself."""
+        """A digest of what carries over, which may come from a ranking over all shards or carry over itself, and the
+        samples that are proved."""
+        proved = [self.proved(shard, before).nonzero()[0].tolist()] if self.proofs else []
         if self.carry is None:
-            return None
+            return proved or None
         part = before[self.carry][shard.number]
-        return digest_of(*(torch.from_numpy(part[name]) for name in sorted(part.keys() & CARRIED)))
+        carried = digest_of(*(torch.from_numpy(part[name]) for name in sorted(part.keys() & CARRIED)))
+        return [carried, *proved] if proved else carried
+
+    def proved(self, shard: Shard, before: Before) -> NDArray[np.bool_]:
+        """Mask of the samples that a certificate proves at the eps of the attack; none of a randomized network."""
+        clean, found = before[CLEAN], np.zeros(len(shard.samples), bool)
+        first = sum(len(part["label"]) for part in clean[: shard.number])
+        rows = slice(first, first + len(found))  # certificates may be divided into other shards
+        if clean[shard.number].keys() & {RIGHT, ABSTAINED}:
+            return found
+        for proof in self.proofs:
+            label, radius = (joined(before[proof.name], name)[rows] for name in ("label", "radius"))
+            reached = radius >= self.attack.threat.eps if proof.closed else radius > self.attack.threat.eps
+            found |= reached & (label == clean[shard.number]["label"])
+        return found
 
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """Attack the samples that are still classified correctly."""
         part = self.carried(shard, before)
-        return self.attacked(subject, shard, part, ~part["fooled"], shard.rng)
+        proved = ~part["fooled"] & self.proved(shard, before)
+        return self.attacked(subject, shard, part, ~part["fooled"] & ~proved, shard.rng) | self.recorded(proved)
+
+    def recorded(self, proved: NDArray[np.bool_]) -> Arrays:
+        """What a part says of proofs, if there are any."""
+        return {PROVED: proved} if self.proofs else {}
 
     def carried(self, shard: Shard, before: Before) -> Arrays:
         """The columns before the attack: misclassified samples, and those without an answer, count as fooled at
@@ -154,7 +180,8 @@ class Attacked:
         return self.name
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored.
+        """The columns fooled, distance and label of the attack, its facts, and its images if they were stored; also
+        the column proved if certificates spare samples the attack.
 
         Of a randomized network also the column accuracy, the share of draws that classify the sample correctly.
         """
@@ -164,6 +191,8 @@ class Attacked:
         right = _right(parts, ~joined(parts, "fooled"))
         if right is not None:
             result.columns[column_name("accuracy", threat.norm.name, self.title)] = right.mean(1)
+        if self.proofs:
+            result.columns[column_name(PROVED, threat.norm.name, self.title)] = joined(parts, PROVED)
         facts = AttackFacts(
             norm=threat.norm.name,
             eps=threat.eps,

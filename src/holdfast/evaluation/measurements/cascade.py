@@ -109,7 +109,8 @@ class Staged(Attacked):
         """Attack all correctly classified samples in the first stage, and those that are selected in later ones."""
         part = self.carried(shard, before)
         selected = [~part["fooled"]] if self._runs_on_all else self._selected(shard, before)
-        which = selected[0 if self._runs_on_all else shard.number]
+        proved = ~part["fooled"] & self.proved(shard, before)
+        which = selected[0 if self._runs_on_all else shard.number] & ~proved
         part = self.attacked(subject, shard, part, which, shard.rng.fork(self.stage.name))
         new = which & part["fooled"]
         skipped = self.number > 0 and not any(map(np.any, selected))
@@ -117,6 +118,7 @@ class Staged(Attacked):
             "stage": np.where(new, self.number, self._earlier(shard, before, "stage", np.full(len(which), -1))),
             "found": self._earlier(shard, before, "found", np.array(0)) if skipped else np.array(new.sum()),
             "attacked": np.array(which.sum()),
+            **self.recorded(proved),
         }
 
     @property

@@ -10,6 +10,7 @@ from holdfast.contracts import Certifier
 from holdfast.data import Split
 from holdfast.evaluation.measurements.measurement import Before, OfItsShard, Result, Shard, joined
 from holdfast.evaluation.subject import Subject
+from holdfast.geometry import Threat
 from holdfast.records.parts import Part, seconds
 from holdfast.records.records import column_name
 
@@ -34,6 +35,17 @@ class Certified(OfItsShard):
     arrays = frozenset({"label", "radius", "upper"})
 
     @property
+    def closed(self) -> bool:
+        """True if the ball of a certified radius includes its boundary."""
+        return bool(getattr(self.certifier, "closed", False))
+
+    def proves(self, threat: Threat) -> bool:
+        """True if a radius says that the subject itself holds against a threat, and says so for certain."""
+        low, high = getattr(self.certifier, "box", (-np.inf, np.inf))
+        chance = hasattr(self.certifier, "alpha") or hasattr(self.certifier, "certifies")
+        return self.certifier.norm == threat.norm and low <= threat.low and high >= threat.high and not chance
+
+    @property
     def settings(self) -> Any:
         """The name and settings of the certifier."""
         return [self.name, self.recipe]
@@ -49,7 +61,7 @@ class Certified(OfItsShard):
         norm, label = self.certifier.norm.name, joined(parts, "label")
         same, facts = (
             label == result.columns["label"],
-            {"norm": norm, "closed": getattr(self.certifier, "closed", False)},
+            {"norm": norm, "closed": self.closed},
         )
         if (of := getattr(self.certifier, "certifies", None)) is not None:
             result.columns[column_name("prediction", norm, self.name)] = label

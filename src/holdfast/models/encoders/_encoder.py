@@ -1,9 +1,11 @@
 """What encoders share: a forward pass through their layers, and activation functions by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
+
+from holdfast.settings import is_size
 
 Activation = Literal["relu", "leaky_relu", "softplus"]
 
@@ -25,6 +27,24 @@ class Encoder(nn.Module):
         """Return (b, width) features."""
         features: Tensor = self.layers(x)
         return features
+
+
+def check_sizes(shape: object, **sizes: object) -> None:
+    """Refuse a shape of inputs or sizes of layers that are no whole numbers from 1."""
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not shape or not all(map(is_size, shape)):
+        raise ValueError(f"shape is {shape!r} but must be the sizes of an input, e.g. (3, 32, 32)")
+    for name, value in sizes.items():
+        if not is_size(value):
+            raise ValueError(f"{name} is {value!r} but must be a whole number, 1 or more")
+
+
+def image_sizes(shape: tuple[int, ...], **sizes: object) -> tuple[int, int, int]:
+    """Channels, height and width of images; refuses other shapes, and sizes as :func:`check_sizes` does."""
+    check_sizes(shape, **sizes)
+    if len(shape) != 3:
+        raise ValueError(f"shape is {shape} but this encoder takes images, (channels, height, width); use mlp")
+    channels, height, width = shape
+    return channels, height, width
 
 
 def make_activation(name: str) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, image_sizes, make_activation
 from holdfast.models.encoders._residual import he_normal
 
 
@@ -13,7 +13,7 @@ class ConvNet(Encoder):
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 128, activation: Activation = "relu") -> None:
-        channels, height, wide = shape
+        channels, height, wide = image_sizes(shape, width=width)
         if min(height, wide) < 8:
             raise ValueError(f"shape is {shape} but convnet halves an image three times; use sides of 8 or more pixels")
         layers = nn.Sequential(

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, image_sizes, make_activation
 
 
 class LeNet(Encoder):
@@ -15,7 +15,7 @@ class LeNet(Encoder):
     def __init__(
         self, shape: tuple[int, ...], *, width: int = 1024, channels: int = 32, activation: Activation = "relu"
     ) -> None:
-        inputs, height, wide = shape
+        inputs, height, wide = image_sizes(shape, width=width, channels=channels)
         layers = nn.Sequential(
             *_block(inputs, channels, activation),
             *_block(channels, 2 * channels, activation),

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, image_sizes, make_activation
 
 
 class MadryCNN(Encoder):
@@ -13,7 +13,7 @@ class MadryCNN(Encoder):
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 1024, activation: Activation = "relu") -> None:
-        channels, height, wide = shape
+        channels, height, wide = image_sizes(shape, width=width)
         layers = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
             make_activation(activation),

@@ -5,7 +5,7 @@ from math import prod
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, check_sizes, make_activation
 
 
 class MLP(Encoder):
@@ -17,6 +17,7 @@ class MLP(Encoder):
     def __init__(
         self, shape: tuple[int, ...], *, width: int = 1024, depth: int = 3, activation: Activation = "relu"
     ) -> None:
+        check_sizes(shape, width=width, depth=depth)
         sizes = [prod(shape), *[width] * depth]
         super().__init__(width, nn.Sequential(nn.Flatten(), *(_block(a, b, activation) for a, b in pairwise(sizes))))
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from holdfast.models.encoders._encoder import Activation
+from holdfast.models.encoders._encoder import Activation, image_sizes
 from holdfast.models.encoders._residual import Parts, Unit, stage_widths
 
 
@@ -15,10 +15,11 @@ class PreActResNet18(nn.Module):
     """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 512, activation: Activation = "relu") -> None:
+        inputs, _, _ = image_sizes(shape, width=width)
         super().__init__()
         self.width = width
         parts, sizes = Parts(activation), stage_widths(width, (8, 8, 4, 2, 1))
-        self.stem = parts.conv(shape[0], sizes[0], 3)
+        self.stem = parts.conv(inputs, sizes[0], 3)
         self.stages = nn.Sequential(*(_stage(parts, a, b, min(i, 1) + 1) for i, (a, b) in enumerate(pairwise(sizes))))
         self.closing = parts.closing(width)
 

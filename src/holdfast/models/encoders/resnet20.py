@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder
+from holdfast.models.encoders._encoder import Activation, Encoder, image_sizes
 from holdfast.models.encoders._residual import Parts, TLAResNet, Unit, stage_widths
 
 
@@ -22,8 +22,9 @@ class ResNet20(Encoder):
         extra_blocks: int = 0,
         activation: Activation = "relu",
     ) -> None:
+        inputs, _, _ = image_sizes(shape, width=width, stem_stride=stem_stride)
         sizes = stage_widths(width, (8, 8, 4, 2, 1))
-        super().__init__(width, TLAResNet(activation, shape[0], sizes, (1, 1, 1, 1), _basic, stem_stride, extra_blocks))
+        super().__init__(width, TLAResNet(activation, inputs, sizes, (1, 1, 1, 1), _basic, stem_stride, extra_blocks))
 
 
 def _basic(parts: Parts, inputs: int, outputs: int, stride: int, shortcut: nn.Module | None) -> Unit:

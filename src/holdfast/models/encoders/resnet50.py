@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder
+from holdfast.models.encoders._encoder import Activation, Encoder, image_sizes
 from holdfast.models.encoders._residual import Parts, TLAResNet, Unit, stage_widths
 
 
@@ -25,9 +25,10 @@ class ResNet50(Encoder):
         extra_blocks: int = 0,
         activation: Activation = "relu",
     ) -> None:
+        inputs, _, _ = image_sizes(shape, width=width, stem_stride=stem_stride)
         sizes = stage_widths(width, (32, 8, 4, 2, 1))
         super().__init__(
-            width, TLAResNet(activation, shape[0], sizes, (2, 3, 5, 2), _bottleneck, stem_stride, extra_blocks)
+            width, TLAResNet(activation, inputs, sizes, (2, 3, 5, 2), _bottleneck, stem_stride, extra_blocks)
         )
 
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from holdfast.models.encoders._encoder import Activation, Encoder, make_activation
+from holdfast.models.encoders._encoder import Activation, Encoder, image_sizes, make_activation
 
 
 class Tiny(Encoder):
@@ -11,7 +11,7 @@ class Tiny(Encoder):
     def __init__(
         self, shape: tuple[int, ...], *, channels: int = 16, width: int = 64, activation: Activation = "relu"
     ) -> None:
-        inputs, height, wide = shape
+        inputs, height, wide = image_sizes(shape, width=width, channels=channels)
         layers = nn.Sequential(
             nn.Conv2d(inputs, channels, 3, padding=1),
             nn.BatchNorm2d(channels),

@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.models.encoders._encoder import Activation
+from holdfast.models.encoders._encoder import Activation, image_sizes
 from holdfast.models.encoders._residual import Parts, Unit, he_normal, stage_widths
 
 
@@ -29,6 +29,7 @@ class WRN(nn.Module):
         form: Literal["common", "madry"] = "common",
         activation: Activation | None = None,
     ) -> None:
+        channels, _, _ = image_sizes(shape, width=width, depth=depth)
         super().__init__()
         if depth < 10 or depth % 6 != 4:
             raise ValueError(f"depth is {depth} but a wide residual network has 6 n + 4 layers; use 16, 22, 28 or 34")
@@ -38,7 +39,7 @@ class WRN(nn.Module):
         madry = form == "madry"
         parts = Parts(activation or ("leaky_relu" if madry else "relu"), tensorflow=madry)
         sizes = [16, *stage_widths(width, (4, 2, 1))]
-        self.stem = parts.conv(shape[0], 16, 3)
+        self.stem = parts.conv(channels, 16, 3)
         self.stages = nn.Sequential()
         for number, (inputs, outputs) in enumerate(pairwise(sizes)):
             stride = 1 if number == 0 else 2

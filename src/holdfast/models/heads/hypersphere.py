@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.geometry import length, unit
+from holdfast.models.heads._widths import check_widths
+from holdfast.settings import is_number
 
 WeightNorm = Literal["differentiable", "projected", "none"]
 
@@ -37,8 +39,10 @@ class Hypersphere(nn.Linear):
         feature_norm: bool = True,
         weight_norm: WeightNorm = "differentiable",
     ) -> None:
-        if width < 1 or classes < 1:
-            raise ValueError(f"width is {width} and classes {classes} but there must be at least one of each")
+        check_widths(width, classes)
+        for name, value in (("scale", scale), ("margin", margin)):
+            if not is_number(value):
+                raise ValueError(f"{name} is {value!r} but must be a number")
         if not 0 < scale < torch.inf:
             raise ValueError(f"scale is {scale} but logits are scale times cosines; use a number above 0, e.g. 10")
         if not 0 <= margin < 1:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from holdfast.geometry import Threat, eps_text
+from holdfast.settings import check_types
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class AnalyzeConfig:
     landscape: int = 20
 
     def __post_init__(self) -> None:
+        check_types(self)
         counts = {"samples": self.samples, "gallery": self.gallery, "restarts": self.restarts}
         low = next((name for name, count in counts.items() if count is not None and count < 1), None)
         if low is not None:
@@ -54,7 +56,9 @@ class AnalyzeConfig:
             )
         if not all(0 < eps < inf for eps in self.eps) or len(set(self.eps)) < len(self.eps):
             raise ValueError(f"eps is {list(self.eps)} but different finite numbers above 0 are needed")
-        if min(self.steps, default=0) < 1 or len(self.steps) not in (1, len(self.eps)):
+        if min(self.steps, default=0) < 1:
+            raise ValueError(f"steps is {list(self.steps)} but an attack needs at least one step")
+        if len(self.steps) not in (1, len(self.eps)):
             raise ValueError(
                 f"steps is {list(self.steps)} for {len(self.eps)} eps; give one number for each eps, or one for all"
             )
@@ -66,6 +70,8 @@ class AnalyzeConfig:
     def levels(self, threat: Threat) -> Sequence[Level]:
         """The attacks, the largest eps last."""
         each = self.eps or (threat.eps,)
+        if max(each) == inf:
+            raise ValueError(f"the threat is {threat} but features are followed within a finite eps; give eps")
         steps = self.steps if len(self.steps) > 1 else self.steps * len(each)
         pairs = sorted(zip(each, steps, strict=True))
         return [Level(replace(threat, eps=eps), many) for eps, many in pairs]

@@ -13,9 +13,11 @@ from torch import nn
 from holdfast import members
 from holdfast.contracts import Certifier
 from holdfast.members import unknown
+from holdfast.recipes import kinds
 from holdfast.recipes.build import Table, build, member, scalar, section, table_of
 from holdfast.recipes.tables.attack import entry_table
 
+BOUND = ("model", "points", "labels", "matrix")  # fields of certifiers that recipes cannot set: the run gives them
 _SET_BY_RUN = ("random_state", "progress", "device")  # parameters of learners that recipes cannot set
 
 
@@ -122,14 +124,21 @@ def read_certifier(name: str, value: Any) -> Certifier:
     return cast(Certifier, build(cls, table, where, {"model": nn.Identity()}))
 
 
-def bind(certifier: Certifier, model: nn.Module) -> Certifier:
-    """The certifier of a network, with the settings of the recipe."""
-    return cast(Certifier, replace(cast(Any, certifier), model=model))
+def bind(certifier: Certifier, model: nn.Module, **given: Any) -> Certifier:
+    """The certifier of a network, with the settings of the recipe and others of :data:`BOUND`."""
+    return cast(Certifier, replace(cast(Any, certifier), model=model, **given))
+
+
+def has_gallery(certifier: Certifier) -> bool:
+    """True if the certifier compares with training samples."""
+    return "points" in [f.name for f in fields(cast(Any, certifier))]
 
 
 def certifier_table(certifier: Certifier) -> dict[str, Any]:
-    """A certifier of networks as a recipe writes it: without its network."""
-    return {key: value for key, value in table_of(certifier).items() if key != "model"}
+    """A certifier of networks as a recipe writes it: without its network and its gallery."""
+    settings = [f.name for f in fields(cast(Any, certifier)) if f.init and f.name not in BOUND]
+    name = kinds.name_of(certifier)
+    return {"name": name, **{key: table_of(getattr(certifier, key)) for key in settings}}
 
 
 def check_certificates(

@@ -95,7 +95,9 @@ window.explorers = (themed) => {
       const { x, y, steps, attack, seed } = model();
       output.textContent = `${steps[frame()]} of ${steps[steps.length - 1]} steps of ${attack}; map of seed ${seed}`;
       slider.setAttribute("aria-valuetext", output.textContent);
-      const bare = (rows) => ({ range: extent(rows), showgrid: false, showticklabels: false, zeroline: false, ticks: "" });
+      const bare = (rows) => ({
+        range: extent(rows), showgrid: false, showticklabels: false, showline: false, zeroline: false, ticks: "",
+      });
       const layout = themed({
         xaxis: bare(x), yaxis: bare(y), height: 460, hovermode: "closest", uirevision: select.value,
         margin: { l: 8, r: 8, t: 8, b: 8 }, legend: { orientation: "h", y: -0.02 },

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from holdfast.geometry import eps_text as eps_text
 
 _COMMA = re.compile(r",(?![^\[{]*[\]}])")  # outside of lists and tables
+_AT = re.compile(r" at \w+:\S+$")  # the threat that follows a name, as evaluations at several threats give it
 
 
 def percent(value: float) -> str:
@@ -37,11 +38,13 @@ def attack_words(name: str) -> tuple[str, str]:
 
     A name that a recipe gives is returned as it is.
     """
-    kind, colon, rest = name.partition(":")
+    found = _AT.search(name)
+    at = found[0] if found else ""
+    kind, colon, rest = name.removesuffix(at).partition(":")
     settings = [part.partition("=") for part in _COMMA.split(rest)]
     if not colon or not all(key and equals and value for key, equals, value in settings):
         return name, ""
-    return kind, ", ".join(_setting(key, value) for key, _, value in settings)
+    return kind + at, ", ".join(_setting(key, value) for key, _, value in settings)
 
 
 def attack_text(name: str) -> str:

@@ -157,20 +157,22 @@ def run_table(
     size: Callable[[Run], int] = lambda run: len(run.records),
 ) -> Table:
     """The same for measures of whole runs; ``size`` is the number of samples of each."""
-    columns = [*(column for column, _ in measures), Column("n"), Column("Seeds")]
-    asked = [measure for _, measure in measures]
-    rows = tuple(_run_row(name, runs, asked, colors[name], size) for name, runs in groups.items())
-    return Table(head="Method", columns=tuple(columns), rows=rows, caption=caption)
+    columns, asked = (*(column for column, _ in measures), Column("n")), [measure for _, measure in measures]
+    every = [run for runs in groups.values() for run in runs]
+    if len(every) == len(groups) and not any(run.trained for run in every):  # seeds say nothing of such models
+        rows = [Row(name=name, cells=_cells(runs, asked, size), color=colors[name]) for name, runs in groups.items()]
+        return Table(head="Model", columns=columns, rows=tuple(rows), caption=caption)
+    rows = [_run_row(name, runs, asked, colors[name], size) for name, runs in groups.items()]
+    return Table(head="Method", columns=(*columns, Column("Seeds")), rows=tuple(rows), caption=caption)
 
 
 def _run_row(
     name: str, runs: Sequence[Run], measures: Sequence[RunMeasure], color: str, size: Callable[[Run], int]
 ) -> Row:
-    sizes = "/".join(dict.fromkeys(str(size(run)) for run in runs))
     each = [_seed_row(run, measures, size) for run in runs] if len(runs) > 1 else []
     return Row(
         name=name,
-        cells=(*_cells(runs, measures), sizes, ", ".join(str(run.seed) for run in runs)),
+        cells=(*_cells(runs, measures, size), ", ".join(str(run.seed) for run in runs)),
         note=seeds_text(len(runs)) if each else f"one seed ({runs[0].seed})",
         color=color,
         seeds=tuple(each),
@@ -178,11 +180,13 @@ def _run_row(
 
 
 def _seed_row(run: Run, measures: Sequence[RunMeasure], size: Callable[[Run], int]) -> Row:
-    return Row(name=f"seed {run.seed}", cells=(*_cells([run], measures), str(size(run)), str(run.seed)))
+    return Row(name=f"seed {run.seed}", cells=(*_cells([run], measures, size), str(run.seed)))
 
 
-def _cells(runs: Sequence[Run], measures: Sequence[RunMeasure]) -> list[Cell]:
-    return [Cell(tuple(measure(run) for run in runs)) for measure in measures]
+def _cells(runs: Sequence[Run], measures: Sequence[RunMeasure], size: Callable[[Run], int]) -> tuple[Entry, ...]:
+    """What was measured, and the number of samples."""
+    sizes = "/".join(dict.fromkeys(str(size(run)) for run in runs))
+    return (*(Cell(tuple(measure(run) for run in runs)) for measure in measures), sizes)
 
 
 def markdown_table(table: Table) -> str:

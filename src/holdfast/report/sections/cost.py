@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from holdfast.records.facts import Spend
+from holdfast.records.records import column_name
 from holdfast.report.elements.figures import Plot, Trace, colors, figure, literal
-from holdfast.report.elements.format import attack_text
+from holdfast.report.elements.format import attack_text, percent
 from holdfast.report.elements.table import UNKNOWN, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
@@ -19,13 +20,14 @@ _NOTE = "Means over seeds. Passes are counted in samples, so they depend on neit
 def section(study: Study) -> Section | None:
     """Stacked bars for each kind of cost, and a table with the numbers."""
     stages = stage_colors(study)
-    if not stages:
+    if not set(stages) - {"clean"}:  # to predict clean samples costs next to nothing
         return None
     legend = {attack_text(stage): color for stage, color in stages.items()}
     titles = ("Method", "Stage", "Seconds", "Seconds per sample", "Forwards", "Backwards")
     table = listing(titles, _rows(study), "The numbers", words=["Stage"], folded=True)
     plots = cost_plots(study)
-    return Section(id="cost", title="Cost", sentences=[_NOTE], legend=legend, plots=plots, tables=[table])
+    sentences = [_NOTE, *_spared(study)]
+    return Section(id="cost", title="Cost", sentences=sentences, legend=legend, plots=plots, tables=[table])
 
 
 def stage_colors(study: Study) -> dict[str, str]:
@@ -81,3 +83,21 @@ def _rows(study: Study) -> Iterator[list[str]]:
                 each = UNKNOWN if stage == "training" or not samples else f"{cost.seconds / samples:.4f}"
                 numbers = [f"{cost.seconds:.1f}", each, f"{cost.forwards:,}", f"{cost.backwards:,}"]
                 yield [title, attack_text(stage), *numbers]
+
+
+def _spared(study: Study) -> Iterator[str]:
+    """How many samples certificates spared each attack, and what the attack would have spent on them."""
+    for title, runs in by_title(study.runs).items():
+        for name, attack in runs[0].records.attacks.items():
+            column = column_name("proved", attack.norm, name)
+            spared = [run.records for run in runs if column in run.records.columns]
+            if not spared:
+                continue
+            proved = sum(int(records.columns[column].sum()) for records in spared)
+            attacked = sum(int((records.correct & ~records.columns[column]).sum()) for records in spared)
+            cost = [records.attacks[name] for records in spared]
+            passes = sum(one.forwards + one.backwards for one in cost) * proved / max(attacked, 1)
+            saved = f": about {passes:,.0f} passes saved, at the mean cost of those that were" if attacked else ""
+            share = proved / sum(map(len, spared))
+            of = f"{title}: {percent(share)} % of the samples are proved at {attack_text(name)}"
+            yield f"{of} and not attacked{saved}."

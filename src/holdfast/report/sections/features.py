@@ -112,7 +112,7 @@ def _differences(study: Study) -> Table | None:
     """The differences of all pairs of models at each seed and level, whose bootstrap draws are paired."""
     titles = ("First", "Second", "Seed", "Attack", "r of first minus second", "r' of first minus second")
     rows = [row for pair in combinations(by_title(_analyzed(study)).values(), 2) for row in _pair(study, *pair)]
-    caption = f"All {len(rows)} differences of r and r', paired by sample"
+    caption = f"Differences of r and r' ({len(rows)}), paired by sample"
     return listing(titles, rows, caption, words=("Second", "Attack"), folded=True) if rows else None
 
 

@@ -66,7 +66,8 @@ def _grid(run: Run, attack: str, opened: bool) -> ImageGrid:
             for row, before, x in zip(shown, clean, moved, strict=True)
         ],
     }
-    title = f"{run.label} under {attack_text(attack)}: difference from -{scale:.3g} (black) to +{scale:.3g} (white)"
+    who = run.label if run.trained else run.title
+    title = f"{who} under {attack_text(attack)}: difference from -{scale:.3g} (black) to +{scale:.3g} (white)"
     return ImageGrid(title=title, rows=rows, opened=opened)
 
 

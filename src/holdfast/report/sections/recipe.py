@@ -7,7 +7,9 @@ ORDER = 80
 
 
 def section(study: Study) -> Section | None:
-    """The recipe with all defaults."""
+    """The recipe with all defaults; None for what was measured from Python."""
+    if not study.recipe:
+        return None
     return recipe_section(study.recipe, "All defaults are written out.")
 
 

@@ -42,7 +42,9 @@ def section(study: Study) -> Section | None:
 
 
 def _sentences(study: Study) -> list[str]:
-    spread = "Over several seeds: mean ± standard deviation; brackets span the 95 % Wilson intervals of all seeds."
+    spread = "Brackets are 95 % Wilson intervals."
+    if any(len(runs) > 1 for runs in study.attacked().values()):
+        spread = "Over several seeds: mean ± standard deviation; brackets span the 95 % Wilson intervals of all seeds."
     if study.norm is None or study.eps is None:
         return ["Clean accuracy in percent of the samples.", spread]
     return [
@@ -80,12 +82,16 @@ def other_table(study: Study) -> Table | None:
     stated = study.stated_attacks()
     others = {name: a for name, a in study.attacks().items() if math.isfinite(a.eps) and name not in stated}
     measures = [
-        # the attack of the curve is named after its eps, which the note says too
-        (_column(name.removesuffix(f"@{a.eps:g}"), f"{a.norm} {eps_text(a.eps)}"), _under(name, a.eps))
+        (_column(_without_threat(name, a), f"{a.norm} {eps_text(a.eps)}"), _under(name, a.eps))
         for name, a in others.items()
     ]
     caption = "Attacks at another norm or eps, each at its own eps"
     return share_table(study.attacked(), measures, colors(study.titles), caption) if measures else None
+
+
+def _without_threat(name: str, attack: AttackFacts) -> str:
+    """The name of an attack that is named after its eps or its threat, which the note of its column says too."""
+    return name.removesuffix(f"@{attack.eps:g}").removesuffix(f" at {attack.norm}:{eps_text(attack.eps)}")
 
 
 def _column(name: str, note: str) -> Column:

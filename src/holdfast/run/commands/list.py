@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast import zoo
-from holdfast.members import first_line, unknown
+from holdfast.members import first_paragraph, unknown
 from holdfast.recipes import kinds, source, toml
 from holdfast.recipes.tables.certify import learners
 
@@ -38,7 +38,7 @@ def list_(
 
 
 def _classes(kind: str) -> Listing:
-    return [(name, first_line(kinds.member(kind, name))) for name in kinds.names(kind)]
+    return [(name, first_paragraph(kinds.member(kind, name))) for name in kinds.names(kind)]
 
 
 def _parts(kind: str) -> Listing:
@@ -72,7 +72,7 @@ KINDS: Mapping[str, Callable[[], Listing]] = {
     "certifiers": lambda: _classes("certifier"),
     "models": lambda: _parts("encoder"),
     "heads": lambda: _parts("head"),
-    "learners": lambda: [(name, first_line(cls)) for name, cls in learners().items()],
+    "learners": lambda: [(name, first_paragraph(cls)) for name, cls in learners().items()],
     "data": _data,
     "recipes": _recipes,
     "zoo": _zoo,

@@ -78,7 +78,7 @@ class Trained:
     def _rehearse(self, method: str, seed: int) -> None:
         session, before = self.session, starts(self.session.recipe, method)
         if session.recipe.certificates:
-            certificate_measurements(session.recipe, self.job(method, seed).build(session.training_data))
+            certificate_measurements(session, self.job(method, seed).build(session.training_data))
         untrained = before and not self.job(before[-1], seed).done
         start = session.recipe.model_of(before[-1]) if untrained else None
         with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
