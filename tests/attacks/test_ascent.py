@@ -8,7 +8,8 @@ import torch
 from subjects import Counted, Net, samples
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import FEW, gradient
+from holdfast.attacks._ascent import FEW
+from holdfast.attacks._gradients import gradient
 from holdfast.attacks.bim import BIM
 from holdfast.attacks.multi_targeted import MultiTargeted
 from holdfast.attacks.pgd import PGD

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks._checks import check, check_outputs, check_targets, one_of
-from holdfast.attacks._gradients import Evaluated, changed, estimated
+from holdfast.attacks._gradients import Evaluated, changed, estimated, gradient
 from holdfast.attacks._microbatch import MicroBatch
 from holdfast.attacks._rules import Point, Rule, project
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
@@ -281,22 +281,6 @@ class _Queue:
             return start(threat, x, rng)
         x_adv = threat.sample_ball(x, rng) if start == "random" else x + _NEAR * rng.normal(x)
         return project(threat, x_adv, x, corners)
-
-
-def gradient(loss: Tensor, x: Tensor) -> Tensor:
-    """The gradient of the summed loss with respect to x; NaN, where the arithmetic broke down, becomes zero."""
-    if loss.shape != x.shape[:1]:
-        raise ValueError(
-            f"the loss has shape {tuple(loss.shape)} for {len(x)} samples but one number per sample is needed"
-        )
-    if not loss.requires_grad:
-        raise ValueError(
-            "the loss does not depend on the input through autograd, so there is no gradient to follow; "
-            "check the model for .detach(), no_grad or a non-differentiable step, or use a gradient-free attack"
-        )
-    # of the sum, not the mean: a sample's gradient must not depend on the batch size
-    (grad,) = torch.autograd.grad(loss, x, torch.ones_like(loss))
-    return torch.nan_to_num_(grad, nan=0.0)
 
 
 def micro_batches(x: Tensor) -> Iterator[Tensor]:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import gradient, micro_batches
+from holdfast.attacks._ascent import micro_batches
 from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks._checks import check, check_outputs
+from holdfast.attacks._gradients import gradient
 from holdfast.attacks._hyperplane import DUAL
 from holdfast.contracts import Cost, Model, Outputs, Rows, Watch
 from holdfast.crafting import microbatch

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import gradient
 from holdfast.attacks._attack import StandaloneAttack
 from holdfast.attacks._checks import check, check_outputs
+from holdfast.attacks._gradients import gradient
 from holdfast.contracts import Cost, Keep, Model, Outputs, Rows, Watch
 from holdfast.crafting import microbatch
 from holdfast.crafting.arithmetic import arithmetic

@@ -1,4 +1,4 @@
-"""How the gradient loop estimates the gradient at an iterate.
+"""The input gradient of a loss, and how the gradient loop estimates it at an iterate.
 
 By default it is the input gradient of one pass. Within :func:`estimating` it is the mean over several draws of a
 randomized model, the gradient at a changed copy of the input, or a smoothed gradient. An attack that runs another one
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from holdfast.contracts import Outputs, Rows
@@ -88,3 +89,19 @@ def _mean(evaluate: Callable[[int], Evaluated], draws: int) -> Evaluated:
         features, logits = features + more.features.detach(), logits + more.logits.detach()
         loss, grad = loss + more_loss, grad + more_grad
     return Outputs(out.x, features / draws, logits / draws), loss / draws, grad / draws
+
+
+def gradient(loss: Tensor, x: Tensor) -> Tensor:
+    """The gradient of the summed loss with respect to x; NaN, where the arithmetic broke down, becomes zero."""
+    if loss.shape != x.shape[:1]:
+        raise ValueError(
+            f"the loss has shape {tuple(loss.shape)} for {len(x)} samples but one number per sample is needed"
+        )
+    if not loss.requires_grad:
+        raise ValueError(
+            "the loss does not depend on the input through autograd, so there is no gradient to follow; "
+            "check the model for .detach(), no_grad or a non-differentiable step, or use a gradient-free attack"
+        )
+    # of the sum, not the mean: a sample's gradient must not depend on the batch size
+    (grad,) = torch.autograd.grad(loss, x, torch.ones_like(loss))
+    return torch.nan_to_num_(grad, nan=0.0)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks._ascent import Loop, gradient, micro_batches
+from holdfast.attacks._ascent import Loop, micro_batches
 from holdfast.attacks._attack import LoopAttack
 from holdfast.attacks._checks import check, check_outputs
+from holdfast.attacks._gradients import gradient
 from holdfast.attacks.pgd import PGD, Steps
 from holdfast.contracts import Cost, Rows, Watch
 from holdfast.crafting.arithmetic import arithmetic
