@@ -61,7 +61,8 @@ def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.d
 
 def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
     outputs, top = logits.shape[1], int(data.test.y.max())
-    if not logits.isfinite().all():
+    finite = logits.isfinite().all(1)  # some samples without an answer are counted as misclassified
+    if not finite.any():
         yield "gives NaN or infinite outputs for clean samples; check its weights and its normalization"
     if data.classes is not None and len(data.classes) != outputs:
         yield f"has {outputs} outputs but {data.name} has {len(data.classes)} classes; give data of its own classes"
@@ -69,7 +70,7 @@ def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
         yield "has one output but one for each class is needed; return the logits 0 and z instead of one logit z"
     if top >= outputs:
         yield _few_outputs(outputs, data.name, top)
-    if probabilities(logits):
+    if probabilities(logits[finite]):
         yield (
             "seems to give probabilities (each row adds up to 1) but attacks need logits, else gradients vanish and "
             "it looks more robust than it is; leave its softmax out"
