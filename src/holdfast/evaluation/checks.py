@@ -47,13 +47,14 @@ def check_predictor(model: Predictor, data: EvaluationSet) -> bool:
 def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
     """Refuse a model that cannot process the samples or whose outputs are not logits of their classes."""
     batch = data.test.batch(torch.arange(min(_CHECKED, len(data.test))), device)
-    types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    if types and batch.x.dtype not in types:
-        raise ValueError(f"the model has weights of type {types.pop()} but is judged in float32; call model.float()")
     try:
         with frozen(model, Rng(0)) as view:
             logits = view(batch.x)
     except (RuntimeError, ValueError) as error:
+        types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        if types and batch.x.dtype not in types:
+            message = f"the model has weights of type {types.pop()} but is given float32; call model.float()"
+            raise ValueError(message) from error
         raise ValueError(f"{error} (given {len(batch)} samples of shape {tuple(batch.x.shape[1:])})") from error
     for problem in _problems(logits, data):
         raise ValueError(f"the model {problem}")
