@@ -110,6 +110,25 @@ def test_a_page_from_python_has_a_date_and_neither_recipe_nor_seeds(file: Path) 
     assert "Seeds" not in source.partition('id="data"')[0]
 
 
+def test_folded_tables_say_where_classes_move_and_how_gaps_are_distributed(
+    inside: Study, result: holdfast.Analyzed
+) -> None:
+    moved, around = drift.section(inside), landscapes.section(inside)
+    assert moved is not None
+    assert around is not None
+    one = result[NAMES[0]]
+    ends = one.drift.toward()
+    rows = [row.cells for row in moved.tables[1].rows if row.name == NAMES[0]]
+    assert [row[:3] for row in rows] == [(str(k), "16", percent(numbers.get(k, 0) / 16)) for k, numbers in ends.items()]
+    assert all(row[3] == f"class {next(j for j in ends[int(row[0])] if j != int(row[0]))}" for row in rows)
+    last = [row.cells for row in around.tables[1].rows if row.name == NAMES[0]][-1]
+    gaps = one.linearity
+    assert last[2:] == tuple(
+        f"{number:.3f}"
+        for number in (gaps.mean[-1][-1].value, gaps.median[-1, -1], gaps.upper[-1, -1], gaps.largest[-1, -1])
+    )
+
+
 def test_differences_are_paired(inside: Study, result: holdfast.Analyzed) -> None:
     first, second = (result[name].under[0].separation.r_prime for name in NAMES)
     found = difference(*inside.runs, 0, "r_prime")
