@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from holdfast.report.elements.table import Cell
 from holdfast.report.explorer import explorer
 from holdfast.report.page import render
 from holdfast.report.ratios import common_classes, difference
-from holdfast.report.sections import detection, drift, features, heads, landscapes, retrieval
+from holdfast.report.sections import detection, drift, features, heads, landscapes, retrieval, sections
 from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
+from holdfast.report.together import together
 from holdfast.rng import Rng
 
 NAMES = ("<b>one", "two")
@@ -31,6 +33,9 @@ def images(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = 0.6 * Rng(seed).uniform(torch.empty(n, 1, 6, 6))
     x[torch.arange(n), 0, y] += 0.3
     return x, y
+
+
+GIVEN: dict[str, Any] = {"gallery": images(90, 0), "threat": "linf:0.2", "steps": 4, "k": 5, "progress": False}
 
 
 def network(seed: int) -> nn.Module:
@@ -47,8 +52,7 @@ def network(seed: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def result() -> holdfast.Analyzed:
     models = {name: network(seed) for seed, name in enumerate(NAMES)}
-    given: dict[str, Any] = {"gallery": images(90, 0), "threat": "linf:0.2", "steps": 4, "k": 5, "progress": False}
-    return holdfast.analyze(models, *images(48, 1), **given)
+    return holdfast.analyze(models, *images(48, 1), **GIVEN)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,22 @@ def test_folded_tables_say_where_classes_move_and_how_gaps_are_distributed(
         f"{number:.3f}"
         for number in (gaps.mean[-1][-1].value, gaps.median[-1, -1], gaps.upper[-1, -1], gaps.largest[-1, -1])
     )
+
+
+@pytest.mark.parametrize(("change", "seed", "what"), [({"k": 3}, 1, "settings"), ({}, 2, "samples"), ({}, 1, "")])
+def test_analyses_stand_side_by_side_if_their_settings_and_samples_agree(
+    inside: Study, change: dict[str, Any], seed: int, what: str
+) -> None:
+    other = holdfast.analyze({"three": network(2)}, *images(48, seed), **GIVEN | change)["three"]
+    run = Run(name="three", method="own", seed=0, records=other.samples, analysis=other)
+    both = together({"a": inside, "b": replace(inside, runs=[run])})
+    last = both.runs[-1]
+    assert (last.analysis is None) == bool(what)
+    if what:
+        expected = f"The analysis of three (seed 0) is of other {what} than that of <b>one (seed 0)"
+        assert last.left_out.startswith(expected)
+        assert any(warning.startswith(expected) for section in sections(both) for warning in section.warnings)
+    assert "three" in render(study_page(both))
 
 
 def test_differences_are_paired(inside: Study, result: holdfast.Analyzed) -> None:
