@@ -204,7 +204,7 @@ class LatentNeighbors(BoundCertifier):
             apart = pairs - 2 * u[a] @ u.T + 8 * _UNIT * (u.shape[1] + 8) * pairs  # no smaller than |u_a - u_b|^2
             margin = scores.gather(1, a[:, None]) - scores - slack.gather(1, a[:, None]) - slack
             lower.append(margin - reach[:, None] * apart.clamp_min(0).sqrt() * (1 + 1e-9))
-        return torch.stack(lower).amin(0)
+        return torch.stack(lower).amin(0).nan_to_num(nan=-torch.inf)  # kthvalue would call NaN the largest
 
     def _by_lines(self, bounds: Bounds, own: Tensor, slack: Tensor, lower: Tensor) -> None:
         """Raise the lower bounds (n,) of one sample that prove nothing, until too many cannot be raised."""
@@ -214,7 +214,7 @@ class LatentNeighbors(BoundCertifier):
             a, b = own.repeat_interleave(len(others)), others.repeat(len(own))
             found = bounds.lower(at, (u[a] - u[b]).reshape(1, -1, *shape))[0]
             found = (found + offsets[a] - offsets[b] - slack[a] - slack[b]).reshape(len(own), -1)
-            lower[others] = torch.maximum(lower[others], found.amin(0))
+            lower[others] = torch.maximum(lower[others], found.amin(0).nan_to_num(nan=-torch.inf))
             failed += int((lower[others] <= 0).sum())
             if failed >= self.majority:
                 return
