@@ -88,6 +88,8 @@ def _page(names: Sequence[str], figures: Sequence[Mapping[str, str]]) -> Iterato
 
 def _recipe(name: str, figures: Sequence[Mapping[str, str]]) -> Iterator[str]:
     recipe = schema.load(name)
+    if recipe.data.name not in DATA:
+        raise SystemExit(f"{name} is on {recipe.data.name}, but the figures are of {' and '.join(DATA)}; leave it out")
     study = study_of(recipe, recipe.default_out)
     yield f"## {recipe.name}"
     for seed in sorted({run.seed for run in study.runs}):

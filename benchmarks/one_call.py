@@ -2,14 +2,16 @@
 
 python benchmarks/one_call.py [--samples 1000] [--models mlp conv]
 
-The time inside the attacks is measured while holdfast.evaluate runs, so that what slows the machine slows both. The
-rest is everything else: checks, digests, the choice of arithmetic and micro-batch, the clean prediction, the judge, and
-records. Models are trained first (AT, one epoch) and kept in runs/bench-one-call. Prints a Markdown table.
+The time inside the attacks is measured while holdfast.evaluate runs, so that what slows the machine slows both. Beside
+it stand two shares: the predictions that any evaluation needs, of the clean samples and of what each attack returned,
+which are in float32 on the model itself; and everything else: checks, digests, the choice of arithmetic and
+micro-batch, the distances, and records. Models are trained first (AT, one epoch) and kept in runs/bench-one-call.
+Prints a Markdown table.
 """
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from bench.subjects import SUBJECTS, dataset, fresh
 from torch import nn
 
 import holdfast
-from holdfast.evaluation.judge import attack_and_judge
+from holdfast.evaluation import judge
 from holdfast.evaluation.measurements import attack
 
 FOLDER = Path("runs/bench-one-call")
@@ -30,20 +32,37 @@ SUITES: dict[str, Sequence[str]] = {
 }
 
 
+class Stopwatch:
+    """The CPU time spent in the calls of functions, without that of the calls inside them that are timed too."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(("attacks", "predictions"), 0.0)
+        self._inner = [0.0]
+
+    def timed(self, what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose time counts as ``what``."""
+
+        def timing(*given: Any, **options: Any) -> Any:
+            self._inner.append(0.0)
+            began = time.process_time()
+            try:
+                return call(*given, **options)
+            finally:
+                whole, inner = time.process_time() - began, self._inner.pop()
+                self.spent[what] += whole - inner
+                self._inner[-1] += whole
+
+        return timing
+
+
 class Timed:
-    """An attack, and the CPU time spent in its calls."""
+    """An attack whose calls are timed."""
 
-    spent = 0.0
-
-    def __init__(self, attack: Any) -> None:
-        self.attack, self.threat = attack, attack.threat
+    def __init__(self, attack: Any, watch: Stopwatch) -> None:
+        self.threat, self._call = attack.threat, watch.timed("attacks", attack)
 
     def __call__(self, *given: Any, **options: Any) -> Any:
-        began = time.process_time()
-        try:
-            return self.attack(*given, **options)
-        finally:
-            Timed.spent += time.process_time() - began
+        return self._call(*given, **options)
 
 
 def trained(name: str, samples: int) -> nn.Module:
@@ -63,17 +82,18 @@ def trained(name: str, samples: int) -> nn.Module:
     return fitted.model
 
 
-def shares(name: str, samples: int, train: int) -> dict[str, float]:
-    """The time outside of the attacks as a share of the time inside, for each suite."""
+def shares(name: str, samples: int, train: int, watch: Stopwatch) -> dict[str, tuple[float, float]]:
+    """The times of predictions and of everything else as shares of the time inside the attacks, for each suite."""
     subject, model = SUBJECTS[name], trained(name, train)
     test = dataset(subject.sources, subject.shape).test.spread(samples)
     batch, found = test.batch(torch.arange(len(test))), {}
     call = partial(holdfast.evaluate, model, batch.x, batch.y, threat=subject.threat, progress=False)
     call(attacks="fgsm")  # what happens once in a process is not counted: imports, the trial of arithmetic
     for suite, attacks in SUITES.items():
-        Timed.spent, began = 0.0, time.process_time()
+        watch.spent, began = dict.fromkeys(watch.spent, 0.0), time.process_time()
         call(attacks=attacks)
-        found[suite] = (time.process_time() - began) / Timed.spent - 1
+        whole, inside, predictions = time.process_time() - began, watch.spent["attacks"], watch.spent["predictions"]
+        found[suite] = predictions / inside, (whole - predictions) / inside - 1
     return found
 
 
@@ -86,15 +106,19 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
 
+    watch = Stopwatch()
+
     def timed(model: Any, attack: Any, *given: Any, **options: Any) -> Any:
-        return attack_and_judge(model, Timed(attack), *given, **options)
+        return judge.attack_and_judge(model, Timed(attack, watch), *given, **options)
 
     attack.attack_and_judge = timed
-    found = {name: shares(name, asked.samples, asked.train) for name in asked.models}
-    print(f"Time of holdfast.evaluate beside its attacks, {asked.samples} samples, CPU time of one thread\n")
+    judge._answers = watch.timed("predictions", judge._answers)
+    found = {name: shares(name, asked.samples, asked.train, watch) for name in asked.models}
+    print(f"CPU time beside that of the attacks, {asked.samples} samples, one thread: predictions + everything else\n")
     print("| attacks | " + " | ".join(asked.models) + " |\n| --- |" + " --- |" * len(found))
     for suite in SUITES:
-        print(f"| {suite} | " + " | ".join(f"{100 * one[suite]:.1f} %" for one in found.values()) + " |")
+        cells = (" + ".join(f"{100 * share:.1f} %" for share in one[suite]) for one in found.values())
+        print(f"| {suite} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

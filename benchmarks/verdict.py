@@ -1,21 +1,26 @@
 """Compares triage and holdfast's AutoAttack with pyautoattack on models that the schedule of triage was not chosen on.
 
-python benchmarks/verdict.py [--models digits mlp conv] [--samples 200] [--runs runs/verdict] [--seeds 1]
+python benchmarks/verdict.py [--models digits masked mlp conv] [--samples 200] [--runs runs/verdict] [--seeds 1]
 
 `digits` trains TRADES, LLR, hypersphere embedding, CURE and an undefended model on scikit-learn's digits with the
-settings of the quickstart and a seed that it does not have; `mlp` and `conv` are the adversarially trained models of
-benchmarks/attacks.py (HOLDFAST_DATA names the folder of the data). All attacks see the same samples. CPU seconds of the
-three on one thread, one after the other, for each model; with --seeds 3 each is run with three seeds, and the mean
-accuracy is shown with the lowest beside it. Prints a Markdown table.
+settings of the quickstart and a seed that it does not have; `masked` hides the gradients of the zoo's model in three
+ways; `mlp` and `conv` are the adversarially trained models of benchmarks/attacks.py (HOLDFAST_DATA names the folder of
+the data). All attacks see the same samples. CPU seconds of the three on one thread, one after the other, for each
+model; with --seeds 3 each is run with three seeds, and the mean accuracy is shown with the lowest beside it. A short
+attack on a copy of the model goes before, so that no contender pays for what a process does once. --frontier adds
+triage with smaller budgets: cost against accuracy, over all models that have survivors. Prints Markdown tables.
 """
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from statistics import mean
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,7 +30,7 @@ from bench.subjects import SUBJECTS, Bench
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from holdfast import Rng, Rows, Threat
+from holdfast import LInf, Rng, Rows, Threat, data, load_model
 from holdfast.attacks.autoattack import AutoAttack
 from holdfast.attacks.triage import Triage
 from holdfast.contracts import Attack, Meter
@@ -36,6 +41,8 @@ from holdfast.run import study
 from holdfast.run.session import Session
 from holdfast.run.subjects.trained import Trained
 
+MIDDLE, FLAT = 0.5, 0.5  # features of the zoo's model are between 0 and about 4
+BUDGETS = (5, 60, 110, 165, 210, None)  # from the first stage alone to all of them
 METHODS = {
     "plain": {"name": "plain", "train": {"select": "clean"}},
     "TRADES": {"name": "trades", "warmup": 0.3},
@@ -71,11 +78,44 @@ def digits(runs: Path, samples: int) -> Iterator[Model]:
         yield Model(f"digits, {name}", module, recipe.threat, batch.x, batch.y)
 
 
+class Masked(nn.Module):
+    """A model whose gradients vanish, overflow softmax or are missing where its features are flat."""
+
+    def __init__(self, model: Any, kind: str) -> None:
+        super().__init__()
+        self.model, self.kind = model, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of the masked model."""
+        if self.kind == "inputs rounded to 16 levels":
+            return cast(Tensor, self.model((x * 16).round() / 16))
+        if self.kind == "logits x 1000":
+            return cast(Tensor, 1000 * self.model(x))
+        features = self.model.encoder(x)
+        kept = torch.where((features - MIDDLE).abs() > FLAT, features, MIDDLE)
+        return cast(Tensor, self.model.head(kept))
+
+
+def masked(samples: int) -> Iterator[Model]:
+    """The zoo's model with its gradients masked in three ways."""
+    batch = data.load("digits").test.batch(torch.arange(min(samples, 359)))
+    for kind in ("inputs rounded to 16 levels", "logits x 1000", "features near their middle made flat"):
+        model = Masked(load_model("digits-tla"), kind).eval()
+        yield Model(f"digits, TLA, {kind}", model, Threat(LInf(), 0.2), batch.x, batch.y)
+
+
 def images(name: str, runs: Path, samples: int) -> Iterator[Model]:
     """The adversarially trained model of a subject of benchmarks/attacks.py."""
     bench = Bench(QUICK, runs / "models", Field({}, {}))
     x, y = bench.samples(name, samples)
     yield Model(f"{bench.data_name(name)}, {name}, AT", bench.robust(name), SUBJECTS[name].threat, x, y)
+
+
+def named(name: str, runs: Path, samples: int) -> Iterator[Model]:
+    """The models of a name that --models takes."""
+    if name == "masked":
+        return masked(samples)
+    return digits(runs, samples) if name == "digits" else images(name, runs, samples)
 
 
 def ours(attack: Attack, model: Model, seeds: int) -> "Measured":
@@ -102,6 +142,15 @@ def theirs(model: Model, seeds: int) -> "Measured":
     return Measured(masks, (time.process_time() - started) / seeds)
 
 
+def warm(model: Model) -> None:
+    """Run a short attack of each contender on a copy of the model."""
+    from pyautoattack.autopgd_base import APGDAttack
+
+    copy, x, y = deepcopy(model.module), model.x[:4], model.y[:4]
+    Triage(threat=model.threat, budget=10)(copy, x, y, rng=Rng(0))
+    APGDAttack(copy, n_iter=5, eps=model.threat.eps, device="cpu").perturb(x, y)
+
+
 def held(model: Model, x_adv: Tensor) -> NDArray[np.bool_]:
     """Which samples are classified correctly at the adversarial points."""
     return np.asarray((predict(model.module, x_adv, Rng(1)) == model.y).numpy())
@@ -122,30 +171,51 @@ class Measured:
         mean = f"{sum(shares) / len(shares):.1f}"
         return f"{mean} ({min(shares):.1f})" if len(shares) > 1 else mean
 
+    @property
+    def left(self) -> float:
+        """Mean robust accuracy in percent."""
+        return sum(100 * float(mask.mean()) for mask in self.masks) / len(self.masks)
+
     def passes(self, standing: int) -> str:
         """Backward and forward passes of a seed, for each sample left standing."""
         cost, runs = self.meter.cost, standing * len(self.masks)
         return f"{cost.backwards / runs:.0f} / {cost.forwards / runs:.0f}"
 
 
-def row(model: Model, seeds: int) -> str:
-    """A line of the table."""
+def compared(model: Model, seeds: int) -> tuple[str, Measured]:
+    """A line of the table, and pyautoattack's result."""
+    warm(model)
     quick = ours(Triage(threat=model.threat), model, seeds)
     full = ours(AutoAttack(threat=model.threat), model, seeds)
     peer = theirs(model, seeds)
     standing = max(1, int(peer.masks[0].sum()))
     cells = [model.name, str(len(model.y)), peer.accuracy, full.accuracy, quick.accuracy, f"{peer.seconds:.1f}"]
     cells += [f"{peer.seconds / full.seconds:.1f}", f"{peer.seconds / quick.seconds:.1f}"]
-    return f"| {' | '.join([*cells, quick.passes(standing), full.passes(standing)])} |"
+    return f"| {' | '.join([*cells, quick.passes(standing), full.passes(standing)])} |", peer
+
+
+def frontier(models: Sequence[tuple[Model, Measured]], seeds: int) -> Iterator[str]:
+    """Lines of a table: the gradients of triage with rising budgets, and how far it is above pyautoattack."""
+    titles = ["budget", "gradients per survivor", "seconds", "points above pyautoattack, mean", "largest"]
+    yield f"| {' | '.join(titles)} |\n| {' | '.join(['---'] * len(titles))} |"
+    for budget in BUDGETS:
+        found = [(ours(Triage(threat=model.threat, budget=budget), model, seeds), peer) for model, peer in models]
+        above = [quick.left - peer.left for quick, peer in found]
+        costs = [quick.meter.cost.backwards / seeds / max(1, int(peer.masks[0].sum())) for quick, peer in found]
+        name = "none (as chosen)" if budget is None else str(budget)
+        means = f"{mean(costs):.0f} | {mean(quick.seconds for quick, _ in found):.2f} | {mean(above):+.2f}"
+        yield f"| {name} | {means} | {max(above):+.2f} |"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", nargs="+", choices=["digits", "mlp", "conv"], default=["digits", "mlp", "conv"])
+    known = ["digits", "masked", "mlp", "conv"]
+    parser.add_argument("--models", nargs="+", choices=known, default=known)
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--runs", type=Path, default=Path("runs/verdict"))
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--frontier", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(", ".join(f"{name} {value}" for name, value in facts().items()))
@@ -156,10 +226,17 @@ def main() -> None:
     titles = ["model", "n", "pyautoattack", "autoattack", "triage", "pyautoattack, CPU seconds"]
     titles += ["autoattack, times as fast", "triage, times as fast", "passes of triage", "passes of autoattack"]
     print(f"\n| {' | '.join(titles)} |\n| {' | '.join(['---'] * len(titles))} |")
+    standing: list[tuple[Model, Measured]] = []
     for name in asked.models:
-        found = digits(asked.runs, asked.samples) if name == "digits" else images(name, asked.runs, asked.samples)
-        for model in found:
-            print(row(model, asked.seeds), flush=True)
+        for model in named(name, asked.runs, asked.samples):
+            line, peer = compared(model, asked.seeds)
+            print(line, flush=True)
+            if peer.left > 0:
+                standing.append((model, peer))
+    if asked.frontier:
+        print()
+        for line in frontier(standing, asked.seeds):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -381,3 +381,24 @@ def test_a_classifier_with_other_class_names_is_refused() -> None:
         classifier = LogisticRegression().fit(X.numpy(), np.array(names)[Y.numpy()])
         with pytest.raises(ValueError, match=rf"the classes of LogisticRegression are {names[0]}, ..., {names[1]} but"):
             evaluate(classifier, X, Y)
+
+
+class Broken(Line):
+    """A model that gives NaN for the sample of index 5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        same = (x == X[5]).flatten(1).all(1)
+        return torch.where(same[:, None], torch.nan, super().forward(x))
+
+
+def test_a_clean_sample_without_finite_outputs_counts_as_misclassified_and_harms_no_other() -> None:
+    attacks = ["pgd:steps=3", "triage", "square:queries=30"]
+    results = (evaluate(model, X, Y, threat=THREAT, attacks=attacks) for model in (Broken(), Line()))
+    broken, whole = (next(iter(result.records.values())) for result in results)
+    assert broken.facts["clean"]["not_finite"] == 1
+    assert "not_finite" not in whole.facts["clean"]
+    assert broken.columns["label"][5] == -1
+    others = np.arange(N) != 5
+    for name in whole.columns:
+        if name.startswith(("fooled", "label")):
+            assert np.array_equal(broken.columns[name][others], whole.columns[name][others]), name

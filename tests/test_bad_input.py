@@ -289,7 +289,10 @@ OTHERS: dict[str, list[tuple[Callable[[], object], str]]] = {
         (lambda: evaluate(Net, X, Y), r"the model is the class Net but a model is needed; write Net\(...\)"),
         (lambda: evaluate([Net(), Net()], X, Y), "the model is a list; give .* or a mapping from names to several"),
         (lambda: evaluate({1: Net()}, X, Y), "the name of a model is 1 but must be a text"),
-        (lambda: evaluate(Net().double(), X, Y), "weights of type torch.float64 but is judged in float32"),
+        (
+            lambda: evaluate(Net().double(), X, Y),
+            "weights of type torch.float64 but is given float32; call model.float",
+        ),
         (lambda: evaluate(Net(), X, Y, attacks=holdfast.PGD), r"the class PGD but an object is needed; write PGD\("),
         (lambda: evaluate(Net(), X, Y, threat="linf:nan"), "eps is nan"),
     ],

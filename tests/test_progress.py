@@ -1,6 +1,7 @@
 """Progress: a bar on a terminal, one line per finished task elsewhere."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -76,6 +77,21 @@ def test_log_gets_a_line_now_and_then_with_the_time_left(
         "attack: 9/10, 1 min 30 s passed, about 10 s left (pgd)",
         "attack: done in 1 min 40 s (pgd)",
     ]
+
+
+def test_log_gets_a_line_while_a_single_piece_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST", "EVERY", "LOOK"):
+        monkeypatch.setattr(progress, name, 0.01)
+    with Progress() as shown:
+        shown.report("attack", 0, 10, "pgd")
+        time.sleep(0.3)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1
+    assert set(lines) == {"attack: 0/10, 0 s passed (pgd)"}
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_shown_if_it_is_turned_off(capsys: pytest.CaptureFixture[str]) -> None:

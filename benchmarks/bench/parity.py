@@ -412,7 +412,7 @@ CONTESTS = (
     Contest(
         "JSMA",
         "l0",
-        lambda threat: JSMA(threat=threat, targeted=True),
+        lambda threat: JSMA(threat=threat, targeted=True, saliency="relative"),
         {
             "ART": art_of(
                 lambda lib, model, eps, n: lib.SaliencyMapMethod(model, 1.0, PIXELS, batch_size=n, verbose=False), True

@@ -20,6 +20,18 @@ def test_distances_are_those_of_the_slow_loop():
         assert found.true[t].low < found.true[t].value < found.true[t].high
 
 
+def test_each_sample_is_nearest_to_one_class_mean():
+    rng = np.random.default_rng(0)
+    path, means, y = rng.normal(size=(3, 20, 4)), rng.normal(size=(5, 4)), np.arange(20) % 5
+    found = drift(path, y, means)
+    for step, row in zip(path, found.nearest, strict=True):
+        for point, k in zip(step, row, strict=True):
+            assert k == np.argmax([point @ m / np.linalg.norm(m) for m in means])
+    ends = found.toward()
+    assert {k: sum(numbers.values()) for k, numbers in ends.items()} == dict.fromkeys(range(5), 4)
+    assert sum(numbers.get(k, 0) for k, numbers in ends.items()) == found.home[-1].successes
+
+
 def test_the_crossing_is_the_first_step_nearer_to_a_false_class():
     path = [[[1.0, 0.0]], [[0.8, 0.2]], [[0.2, 0.8]]]
     assert drift(path, [0], [[1.0, 0.0], [0.0, 1.0]]).crossing == 2

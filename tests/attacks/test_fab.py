@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._hyperplane import DUAL, shortest_to
 from holdfast.attacks.fab import FAB
-from holdfast.contracts import Cost, Meter, Rows
+from holdfast.contracts import Cost, Keep, Meter, Rows
 from holdfast.geometry import L0, L2, NORMS, LInf, Threat
 from holdfast.rng import Rng
 
@@ -229,3 +229,28 @@ def test_more_targets_than_wrong_classes_are_refused(rng: Rng) -> None:
         FAB(threat=Threat(LInf(), 0.1), targets=3)(model, x, y, rng=rng)
     with pytest.raises(ValueError, match="40 targets are the true label"):
         FAB(threat=Threat(LInf(), 0.1), targeted=True)(model, x, Rows(y, torch.arange(40), {"target": y}), rng=rng)
+
+
+@pytest.mark.parametrize("keep", ["fooled", "closest"])
+@pytest.mark.parametrize("few", [0, 1000])
+def test_aims_at_once_give_what_they_give_one_after_the_other(
+    keep: Keep, few: int, rng: Rng, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference stops at the first class, in the order of their logits, that has a success."""
+    net = Waves()
+    x = rng.fork("x").uniform(torch.empty(40, 12, dtype=torch.float64))
+    y = net(x).argmax(1)
+    rivals = net(x).scatter(1, y[:, None], -inf).argsort(1, descending=True)[:, :3]
+    attack = FAB(threat=Threat(LInf(), 0.05), steps=6, targets=3, keep=keep)
+    expected, length = x.clone(), torch.full((40,), inf, dtype=torch.float64)
+    for rank in range(3):
+        one = replace(attack, targets=1)
+        with monkeypatch.context() as patch:
+            patch.setattr("holdfast.attacks.fab.aims", lambda *_, rank=rank: (rivals[:, rank : rank + 1],))
+            found = one(net, x, y, rng=rng)
+        far = torch.where(net(found).argmax(1) != y, (found - x).abs().amax(1), inf)
+        better = (far < length) & ((length == inf) | (keep == "closest"))
+        expected[better], length[better] = found[better], far[better]
+    monkeypatch.setattr("holdfast.attacks.fab.FEW", few)
+    torch.testing.assert_close(attack(net, x, y, rng=rng), expected, rtol=0, atol=1e-6)
+    assert 3 < int((length < inf).sum()) < 37

@@ -162,3 +162,22 @@ def test_a_hundred_color_images_take_less_than_two_gigabytes() -> None:
     """A table of all pairs would take 3.8 GB in float32."""
     done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 2 << 30
+
+
+def test_relative_saliency_raises_the_target_beside_the_mean_of_the_logits(rng: Rng) -> None:
+    model, x, y = linear(rng, 4, (9,))
+    target = (y + 1) % 4
+    attack = JSMA(threat=Threat(L0(), 2), targeted=True, saliency="relative", steps=1)
+    seen: list[Tensor] = []
+    attack(model, x, Rows(y, torch.arange(12), {"target": target}), rng=rng, watch=lambda r, p, *_: seen.append(p))
+    weight = model.weight.detach()
+    rise = (weight[target] - weight.mean(0)).masked_fill(x >= 1, -inf)
+    top, pairs = rise.topk(2, dim=1)
+    expected = x.scatter(1, pairs, 1.0)[top.sum(1) > 0]
+    assert len(expected) > 6
+    assert torch.equal(seen[-1], expected)
+
+
+def test_unknown_saliency_is_refused() -> None:
+    with pytest.raises(ValueError, match="saliency is 'pairs' but it must be one of pair, relative"):
+        JSMA(threat=Threat(L0(), 2), saliency="pairs")

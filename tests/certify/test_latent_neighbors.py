@@ -226,6 +226,20 @@ def test_a_neighbor_that_rounding_in_float32_can_change_is_not_certified(rng: Rn
         assert certify(torch.full((1, 2), 0.25), rng=rng).radius == 0
 
 
+@pytest.mark.parametrize("by", ["crown", "lipschitz"])
+def test_points_of_two_labels_at_one_place_and_bounds_that_overflow_prove_nothing(by: Any, rng: Rng) -> None:
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.full((1, 2), 0.25)
+    same = LatentNeighbors(model=model, points=x.repeat(2, 1), labels=torch.tensor([0, 1]), norm=NORMS["l2"], by=by)
+    assert same(x, rng=rng).radius == 0
+    model = model.double()
+    for layer, size in zip(model, (1e160, 1e-160), strict=True):
+        layer.weight.data, layer.bias.data = size * torch.eye(2).double(), torch.zeros(2).double()
+    huge = LatentNeighbors(
+        model=model, points=torch.eye(2).double(), labels=torch.tensor([0, 1]), norm=NORMS["l2"], by=by
+    )
+    assert huge(x.double(), rng=rng).radius == 0
+
+
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [

@@ -493,7 +493,7 @@ def test_attacks_that_need_gradients_are_refused_without_a_module(tmp_path: Path
 def test_tick_counts_parts(tmp_path: Path) -> None:
     reported: list[tuple[int, int, str]] = []
     run(tmp_path, measured({"push": pushed(0.1)}), tick=lambda *counts: reported.append(counts))
-    assert reported == [(1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
+    assert reported == [(0, 4, "clean"), (1, 4, "clean"), (2, 4, "clean"), (3, 4, "push"), (4, 4, "push")]
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,9 @@ def test_a_wide_table_scrolls_under_its_first_column(
         table.evaluate("(one) => { one.scrollLeft = one.scrollWidth; }")
         assert head.bounding_box()["x"] == pytest.approx(before, abs=1)
         assert last.bounding_box()["x"] < 390
+    captions = page.locator("#results caption span:visible")
+    assert captions.count() == 1
+    assert captions.first.bounding_box()["x"] + captions.first.bounding_box()["width"] <= 390
     assert page.evaluate("document.documentElement.scrollLeft") == 0
     assert complaints == []
     page.close()

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from holdfast.report.elements.table import Cell
 from holdfast.report.explorer import explorer
 from holdfast.report.page import render
 from holdfast.report.ratios import common_classes, difference
-from holdfast.report.sections import detection, drift, features, heads, landscapes, retrieval
+from holdfast.report.sections import detection, drift, features, heads, landscapes, retrieval, sections
 from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
+from holdfast.report.together import together
 from holdfast.rng import Rng
 
 NAMES = ("<b>one", "two")
@@ -31,6 +33,9 @@ def images(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = 0.6 * Rng(seed).uniform(torch.empty(n, 1, 6, 6))
     x[torch.arange(n), 0, y] += 0.3
     return x, y
+
+
+GIVEN: dict[str, Any] = {"gallery": images(90, 0), "threat": "linf:0.2", "steps": 4, "k": 5, "progress": False}
 
 
 def network(seed: int) -> nn.Module:
@@ -47,8 +52,7 @@ def network(seed: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def result() -> holdfast.Analyzed:
     models = {name: network(seed) for seed, name in enumerate(NAMES)}
-    given: dict[str, Any] = {"gallery": images(90, 0), "threat": "linf:0.2", "steps": 4, "k": 5, "progress": False}
-    return holdfast.analyze(models, *images(48, 1), **given)
+    return holdfast.analyze(models, *images(48, 1), **GIVEN)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +112,41 @@ def test_a_page_from_python_has_a_date_and_neither_recipe_nor_seeds(file: Path) 
     assert re.search(r"<dt>Measured</dt><dd>\d{4}-\d\d-\d\d</dd>", source)
     assert 'id="recipe"' not in source
     assert "Seeds" not in source.partition('id="data"')[0]
+
+
+def test_folded_tables_say_where_classes_move_and_how_gaps_are_distributed(
+    inside: Study, result: holdfast.Analyzed
+) -> None:
+    moved, around = drift.section(inside), landscapes.section(inside)
+    assert moved is not None
+    assert around is not None
+    one = result[NAMES[0]]
+    ends = one.drift.toward()
+    rows = [row.cells for row in moved.tables[1].rows if row.name == NAMES[0]]
+    assert [row[:3] for row in rows] == [(str(k), "16", percent(numbers.get(k, 0) / 16)) for k, numbers in ends.items()]
+    assert all(row[3] == f"class {next(j for j in ends[int(row[0])] if j != int(row[0]))}" for row in rows)
+    last = [row.cells for row in around.tables[1].rows if row.name == NAMES[0]][-1]
+    gaps = one.linearity
+    assert last[2:] == tuple(
+        f"{number:.3f}"
+        for number in (gaps.mean[-1][-1].value, gaps.median[-1, -1], gaps.upper[-1, -1], gaps.largest[-1, -1])
+    )
+
+
+@pytest.mark.parametrize(("change", "seed", "what"), [({"k": 3}, 1, "settings"), ({}, 2, "samples"), ({}, 1, "")])
+def test_analyses_stand_side_by_side_if_their_settings_and_samples_agree(
+    inside: Study, change: dict[str, Any], seed: int, what: str
+) -> None:
+    other = holdfast.analyze({"three": network(2)}, *images(48, seed), **GIVEN | change)["three"]
+    run = Run(name="three", method="own", seed=0, records=other.samples, analysis=other)
+    both = together({"a": inside, "b": replace(inside, runs=[run])})
+    last = both.runs[-1]
+    assert (last.analysis is None) == bool(what)
+    if what:
+        expected = f"The analysis of three (seed 0) is of other {what} than that of <b>one (seed 0)"
+        assert last.left_out.startswith(expected)
+        assert any(warning.startswith(expected) for section in sections(both) for warning in section.warnings)
+    assert "three" in render(study_page(both))
 
 
 def test_differences_are_paired(inside: Study, result: holdfast.Analyzed) -> None:

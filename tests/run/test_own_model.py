@@ -365,6 +365,20 @@ def test_results_of_changed_files_are_refused(user_folder: Path, call: Any) -> N
     )
 
 
+def test_the_curve_of_an_own_model_equals_the_closed_form(user_folder: Path, call: Any) -> None:
+    done = call(*args(attack="pgd:steps=20,restarts=3,loss=logit_difference", eps="1/20,1/10"))
+    assert done.code == 0, done.err
+    records = stored(user_folder / "out")
+    for eps in (0.05, 0.1, EPS):
+        assert records.held(eps, "linf").tolist() == held_by_hand(eps).tolist()
+    assert "linf 0.05" in done.out
+    assert "--eps is [0.05, 'few']" in call(*args(eps="1/20,few")).err
+    done = call("attack", "out", "nets:build", next(iter(records.attacks)), "--save", "adv.npz")
+    assert done.code == 0, done.err
+    (user_folder / "out" / "report.html").unlink()
+    assert call("report", "out").out.splitlines()[-1] == "report: out/report.html"
+
+
 def test_another_number_of_confirmed_samples_is_refused(user_folder: Path, call: Any) -> None:
     assert call(*args(attack="triage"), "--confirm", "2").code == 0
     assert "results with confirm 2" in refused(call(*args(attack="triage"), "--confirm", "3"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.noise import Noise
-from holdfast.contracts import Batch, Needs, Rows, Terms, Watch
+from holdfast.contracts import Batch, Needs, Outputs, Rows, Terms, Watch
 from holdfast.data import DataSet, Split
 from holdfast.data.augment import Augment, Flip, Saturation
 from holdfast.evaluation import choose
@@ -410,3 +410,14 @@ def test_seeds_give_different_and_reproducible_weights(tmp_path: Path, toys: Dat
     runs = [run_job(toy_job(tmp_path / f"{n}", seed=seed), toys).folder for n, seed in enumerate((0, 0, 1))]
     assert bits(runs[0]) == bits(runs[1])
     assert not same(weights(runs[0]), weights(runs[2]))
+
+
+def test_the_log_has_the_share_of_the_gradient_that_easy_samples_hold() -> None:
+    logits, y = Rng(0).normal(torch.empty(8, 3)), torch.arange(8) % 3
+    losses = nn.functional.cross_entropy(logits, y, reduction="none")
+    norms = (logits.softmax(1) - nn.functional.one_hot(y, 3)).norm(dim=1)[losses.argsort()]
+    seen = (Outputs(logits, logits, torch.zeros(8, 3)), Outputs(logits, logits, logits))  # the adversarial pass is last
+    expected = float(norms[:4].sum() / norms.sum())
+    assert loop.easy(Terms(losses.mean(), {}, seen=seen), y) == {"easy": pytest.approx(expected, rel=1e-5)}
+    assert loop.easy(Terms(losses.mean(), {}), y) == {}
+    assert loop.easy(Terms(losses.mean(), {}, seen=(Outputs(logits, logits, logits * torch.inf),)), y) == {}

@@ -1,5 +1,6 @@
 """How far, and toward which class, features move as an attack proceeds."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,19 +16,26 @@ class Drift:
 
     ``moved`` is the distance from the clean features, ``true`` that to the mean of the true class and ``false`` that to
     the nearest mean of another class, each averaged over the samples. ``home`` is the share of samples whose nearest
-    class mean is that of their true class.
+    class mean is that of their true class. ``nearest`` (steps + 1, n) is the class whose mean is nearest to each sample
+    and ``y`` (n,) its true class.
     """
 
     moved: tuple[Estimate, ...]
     true: tuple[Estimate, ...]
     false: tuple[Estimate, ...]
     home: tuple[Share, ...]
+    nearest: Array
+    y: Array
 
     @property
     def crossing(self) -> int | None:
         """The first step after which samples are on average nearer to a false class than to their own; None: never."""
         pairs = zip(self.true, self.false, strict=True)
         return next((t for t, (true, false) in enumerate(pairs) if true.value > false.value), None)
+
+    def toward(self) -> dict[int, dict[int, int]]:
+        """For each true class the classes whose means its samples end nearest to, with their numbers, most first."""
+        return {int(k): dict(Counter(self.nearest[-1][self.y == k].tolist()).most_common()) for k in np.unique(self.y)}
 
     def __repr__(self) -> str:
         last = f"{self.moved[-1]} from the clean features after {len(self.moved) - 1} steps"
@@ -45,8 +53,8 @@ def drift(path: ArrayLike, y: ArrayLike, means: ArrayLike) -> Drift:
     >>> found = drift(path, [0, 1], [[1.0, 0.0], [0.0, 1.0]])
     >>> [round(step.value, 2) for step in found.true]
     [0.0, 0.15, 0.5]
-    >>> found.home[-1].value
-    0.5
+    >>> found.home[-1].value, found.toward()
+    (0.5, {0: {1: 1}, 1: {1: 1}})
     """
     steps = np.asarray(path)
     if steps.ndim != 3 or not len(steps):
@@ -67,11 +75,15 @@ def drift(path: ArrayLike, y: ArrayLike, means: ArrayLike) -> Drift:
     toward = 1 - unit @ centers.T
     true = np.take_along_axis(toward, np.broadcast_to(y[:, None], (*steps.shape[:2], 1)), 2)[..., 0]
     false = np.where(np.arange(len(centers)) == y[:, None], np.inf, toward).min(2)
+    home = true <= false
+    other = np.where(np.arange(len(centers)) == y[:, None], np.inf, toward).argmin(2)
     return Drift(
         moved=_each(1 - (unit * unit[0]).sum(2)),
         true=_each(true),
         false=_each(false),
-        home=tuple(Share.of(step) for step in true <= false),
+        home=tuple(Share.of(step) for step in home),
+        nearest=np.where(home, y, other),
+        y=y,
     )
 
 

@@ -20,7 +20,6 @@ from holdfast.attacks._rules import scaled
 from holdfast.contracts import Attack, Keep, Loss, Rows, Start, Watch
 from holdfast.crafting.view import check_accepts
 from holdfast.geometry import Threat
-from holdfast.models.own import Own
 from holdfast.rng import Rng
 from holdfast.settings import check_numbers, check_types
 
@@ -58,8 +57,7 @@ def _checked_call(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
         except RuntimeError as error:
             if unlike := differences(model, x):
                 raise ValueError(unlike) from error
-            if isinstance(model, nn.Module) and not isinstance(model, Own):  # an Own says what its network raised
-                check_accepts(model, x)
+            check_accepts(model, x)
             raise
 
     return checked

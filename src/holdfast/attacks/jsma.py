@@ -3,16 +3,19 @@
 from dataclasses import dataclass
 from functools import partial
 from math import inf, isfinite
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from holdfast.attacks._boundary import BoundaryAttack, Closest, Probe, Run, aims
-from holdfast.attacks._checks import at_least_one, between, norm_of
+from holdfast.attacks._checks import at_least_one, between, norm_of, one_of
 from holdfast.attacks._pairs import best_pairs
 from holdfast.contracts import Rows
 from holdfast.geometry import Threat
 from holdfast.rng import Rng
+
+Saliency = Literal["pair", "relative"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +23,11 @@ class JSMA(BoundaryAttack):
     """Move the pair of features with the largest saliency by ``theta``, again and again (Papernot et al. 2016).
 
     The saliency of a pair is the increase of the target logit times the decrease of the sum of the others; both must be
-    positive. The pair is exact: no other pair has a larger one. Where no pair is salient, because the other logits rise
-    too, the two features move that raise the target most beside the mean of the logits. Features at the edge of the box
-    are left out. A sample ends when it has the wanted label, no pair raises the target, the next pair would change more
-    than eps pixels, or after ``steps`` pairs. Every channel of an image is a feature of its own, while the norm counts
-    pixels.
+    positive. The pair is exact: no other pair has a larger one. ``saliency="relative"`` takes the two features that
+    raise the target logit most beside the mean of the logits instead, also where the others rise too; it reaches more
+    targets. Features at the edge of the box are left out. A sample ends when it has the wanted label, no pair is
+    salient, the next pair would change more than eps pixels, or after ``steps`` pairs. Every channel of an image is a
+    feature of its own, while the norm counts pixels.
 
     ``targeted=True`` aims at the ``target`` of the rows. Without it the attack aims at the ``targets`` classes with the
     largest logits at x in turn (nine, or all if there are fewer), any misclassification counts, and the result is the
@@ -34,6 +37,7 @@ class JSMA(BoundaryAttack):
     threat: Threat
     steps: int = 1000
     theta: float = 1.0
+    saliency: Saliency = "pair"
     targets: int | None = None
     targeted: bool = False
     keep = "closest"
@@ -41,6 +45,7 @@ class JSMA(BoundaryAttack):
     def __post_init__(self) -> None:
         norm_of("jsma", self.threat, ("l0",))
         at_least_one(steps=self.steps)
+        one_of("saliency", self.saliency, get_args(Saliency))
         if not (isfinite(self.theta) and self.theta):
             raise ValueError(f"theta is {self.theta} but features must move; give a finite number other than zero")
         between("targets", 1 if self.targets is None else self.targets, 1, inf)
@@ -76,11 +81,11 @@ class JSMA(BoundaryAttack):
         movable = flat < self.threat.high if self.theta > 0 else flat > self.threat.low
         sign = 1 if self.theta > 0 else -1
         gain, fall = (torch.where(movable, sign * part.flatten(1), -inf) for part in (gain, fall))
-        pairs, salient = best_pairs(gain, fall)
-        if flat.shape[1] > 1:
-            relative = ((classes - 1) * gain + fall).topk(2, dim=1)
-            pairs = torch.where(salient[:, None], pairs, relative.indices)
-            salient = salient | (relative.values.sum(1) > 0)
+        if self.saliency == "relative" and flat.shape[1] > 1:
+            rise, pairs = ((classes - 1) * gain + fall).topk(2, dim=1)
+            salient = rise.sum(1) > 0
+        else:
+            pairs, salient = best_pairs(gain, fall)
         moved = flat.scatter_add(1, pairs, torch.full_like(flat[:, :2], self.theta))
         return moved.clamp(self.threat.low, self.threat.high).reshape(x_adv.shape), salient
 

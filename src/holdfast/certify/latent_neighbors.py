@@ -44,7 +44,8 @@ class _Gallery(NamedTuple):
         """Bounds (b, n) of the rounding errors of scores in float64, ours and those of whoever compares them, for
         features of this absolute ``size``."""
         length = size.norm(dim=1)[:, None] * self.directions.norm(dim=1)
-        return 8 * _UNIT * (size.shape[1] + 16) * (length + self.offsets.abs())
+        error: Tensor = 8 * _UNIT * (size.shape[1] + 16) * (length + self.offsets.abs())
+        return error
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,7 +116,7 @@ class LatentNeighbors(BoundCertifier):
         if self.distance == "cosine":
             features = unit(features)
         if self.prototypes:
-            present, positions = labels.unique(return_inverse=True)
+            present, positions = torch.unique(labels, return_inverse=True)
             features, labels = class_means(features, positions, len(present)), present
         if self.distance == "cosine":
             return _Gallery(unit(features), features.new_zeros(len(features)), labels)
@@ -139,7 +140,9 @@ class LatentNeighbors(BoundCertifier):
         """The features (b, d) of inputs, in float64."""
         self._check(x)
         network = convert(self.model, x[:1])
-        blocks = [network.values(part.detach().double())[network.features].flatten(1) for part in x.split(_BLOCK)]
+        blocks = [
+            network.values(part.detach().double())[network.features].flatten(1) for part in torch.split(x, _BLOCK)
+        ]
         return torch.cat(blocks)
 
     def predict(self, x: Tensor) -> Tensor:
@@ -204,17 +207,17 @@ class LatentNeighbors(BoundCertifier):
             apart = pairs - 2 * u[a] @ u.T + 8 * _UNIT * (u.shape[1] + 8) * pairs  # no smaller than |u_a - u_b|^2
             margin = scores.gather(1, a[:, None]) - scores - slack.gather(1, a[:, None]) - slack
             lower.append(margin - reach[:, None] * apart.clamp_min(0).sqrt() * (1 + 1e-9))
-        return torch.stack(lower).amin(0)
+        return torch.stack(lower).amin(0).nan_to_num(nan=-torch.inf)  # kthvalue would call NaN the largest
 
     def _by_lines(self, bounds: Bounds, own: Tensor, slack: Tensor, lower: Tensor) -> None:
         """Raise the lower bounds (n,) of one sample that prove nothing, until too many cannot be raised."""
         at, u, offsets = bounds.network.features, self._known.directions, self._known.offsets
         shape, failed = bounds.intervals[at].low.shape[1:], 0
-        for others in lower.argsort()[: int((lower <= 0).sum())].split(_ROWS):
+        for others in torch.split(lower.argsort()[: int((lower <= 0).sum())], _ROWS):
             a, b = own.repeat_interleave(len(others)), others.repeat(len(own))
             found = bounds.lower(at, (u[a] - u[b]).reshape(1, -1, *shape))[0]
             found = (found + offsets[a] - offsets[b] - slack[a] - slack[b]).reshape(len(own), -1)
-            lower[others] = torch.maximum(lower[others], found.amin(0))
+            lower[others] = torch.maximum(lower[others], found.amin(0).nan_to_num(nan=-torch.inf))
             failed += int((lower[others] <= 0).sum())
             if failed >= self.majority:
                 return
@@ -226,7 +229,7 @@ class LatentNeighbors(BoundCertifier):
             raise ValueError(
                 f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give {len(points)} of type int64, from 0"
             )
-        counts = labels[_spread(len(labels), self.gallery)].unique(return_counts=True)[1]
+        counts = torch.unique(labels[_spread(len(labels), self.gallery)], return_counts=True)[1]
         if len(counts) < 2 or int(counts.min()) < self.majority:
             raise ValueError(
                 f"the gallery has {len(counts)} labels of {int(counts.min()) if len(counts) else 0} points or more but "

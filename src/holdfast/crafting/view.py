@@ -16,7 +16,7 @@ from holdfast.crafting.arithmetic import chosen, within
 from holdfast.crafting.tracing import hooked, input_gradient
 from holdfast.models.classifier import Adapted, adapt
 from holdfast.models.mixed import Mixed
-from holdfast.models.own import raised
+from holdfast.models.own import Own, raised
 from holdfast.rng import Rng
 
 Mode = Literal["auto", "module"]
@@ -86,8 +86,10 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
             parameter.requires_grad_(flag)
 
 
-def check_accepts(model: nn.Module, x: Tensor) -> None:
-    """Refuse inputs on which the model itself raises an error, in one sentence."""
+def check_accepts(model: object, x: Tensor) -> None:
+    """Refuse inputs on which a network itself raises an error, in one sentence; an :class:`Own` says it by itself."""
+    if not isinstance(model, nn.Module) or isinstance(model, Own):
+        return
     try:
         with torch.no_grad(), frozen(model, Rng(0)) as view:
             view(x[:2])

@@ -47,13 +47,14 @@ def check_predictor(model: Predictor, data: EvaluationSet) -> bool:
 def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.device) -> None:
     """Refuse a model that cannot process the samples or whose outputs are not logits of their classes."""
     batch = data.test.batch(torch.arange(min(_CHECKED, len(data.test))), device)
-    types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    if types and batch.x.dtype not in types:
-        raise ValueError(f"the model has weights of type {types.pop()} but is judged in float32; call model.float()")
     try:
         with frozen(model, Rng(0)) as view:
             logits = view(batch.x)
     except (RuntimeError, ValueError) as error:
+        types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        if types and batch.x.dtype not in types:
+            message = f"the model has weights of type {types.pop()} but is given float32; call model.float()"
+            raise ValueError(message) from error
         raise ValueError(f"{error} (given {len(batch)} samples of shape {tuple(batch.x.shape[1:])})") from error
     for problem in _problems(logits, data):
         raise ValueError(f"the model {problem}")
@@ -61,7 +62,8 @@ def check_model(model: nn.Module, data: DataSet | EvaluationSet, device: torch.d
 
 def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
     outputs, top = logits.shape[1], int(data.test.y.max())
-    if not logits.isfinite().all():
+    finite = logits.isfinite().all(1)  # some samples without an answer are counted as misclassified
+    if not finite.any():
         yield "gives NaN or infinite outputs for clean samples; check its weights and its normalization"
     if data.classes is not None and len(data.classes) != outputs:
         yield f"has {outputs} outputs but {data.name} has {len(data.classes)} classes; give data of its own classes"
@@ -69,7 +71,7 @@ def _problems(logits: Tensor, data: DataSet | EvaluationSet) -> Iterator[str]:
         yield "has one output but one for each class is needed; return the logits 0 and z instead of one logit z"
     if top >= outputs:
         yield _few_outputs(outputs, data.name, top)
-    if probabilities(logits):
+    if probabilities(logits[finite]):
         yield (
             "seems to give probabilities (each row adds up to 1) but attacks need logits, else gradients vanish and "
             "it looks more robust than it is; leave its softmax out"

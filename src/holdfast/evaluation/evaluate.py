@@ -120,6 +120,8 @@ def _parts(
     tasks = [(measurement, shard) for measurement in measurements for shard in shards[measurement.shard]]
     parts: dict[str, list[Part]] = {measurement.name: [] for measurement in measurements}
     began = time.perf_counter()
+    if tasks:
+        tick(0, len(tasks), tasks[0][0].name)
     for done, (measurement, shard) in enumerate(tasks, start=1):
         if measurement.name != CLEAN and settings.budget.used(began, chain.from_iterable(parts.values())):
             tick(len(tasks), len(tasks), "budget used")

@@ -33,9 +33,10 @@ def difference(a: Run, b: Run, level: int, kind: str) -> Estimate | None:
 
 
 def same_samples(a: Analysis, b: Analysis) -> bool:
-    """True if two models were analyzed on the same samples."""
+    """True if two models were analyzed on the same samples, and the same of them followed."""
     try:
         check_same_samples(a.samples, b.samples)
+        check_same_samples(a.followed, b.followed)
     except ValueError:
         return False
     return True

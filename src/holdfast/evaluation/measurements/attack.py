@@ -54,11 +54,17 @@ class Clean(OfItsShard):
         return part
 
     def collect(self, parts: Sequence[Part], samples: Split, result: Result) -> None:
-        """The columns index, y and label, and abstained of a network that may give no answer."""
+        """The columns index, y and label, and abstained of a network that may give no answer.
+
+        The label -1 means that the outputs were not finite; such samples count as misclassified, and facts tell how
+        many there are.
+        """
         result.columns |= {"index": samples.index.numpy(), "y": samples.y.numpy(), "label": joined(parts, "label")}
         if ABSTAINED in parts[0]:
             result.columns[ABSTAINED] = joined(parts, ABSTAINED)
         result.facts[CLEAN] = cost(parts)
+        if missing := int((result.columns["label"] == -1).sum()):
+            result.facts[CLEAN]["not_finite"] = missing
         if (right := _right(parts, result.columns["label"] == result.columns["y"])) is not None:
             result.columns["accuracy"] = right.mean(1)
             result.facts[CLEAN]["draws"] = asdict(Draws.of(right))

@@ -1,12 +1,13 @@
 """How far features move along an attack, and how accuracy falls with its steps and restarts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.analysis.drift import Drift
 from holdfast.analysis.strength import Strength
 from holdfast.report.analysis import Analysis
 from holdfast.report.elements.figures import Plot, Trace, colors, error_bars, figure, marks, scatter
-from holdfast.report.elements.table import Cell, Column, RunMeasure, Table, run_table
+from holdfast.report.elements.format import percent
+from holdfast.report.elements.table import UNKNOWN, Cell, Column, RunMeasure, Table, listing, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
 from holdfast.statistics import Estimate
@@ -28,7 +29,7 @@ def section(study: Study) -> Section | None:
         id="drift",
         title="Along the attack",
         sentences=note,
-        tables=[_table(study, groups)],
+        tables=[_table(study, groups), _toward(groups)],
         plots=[_distances(study), *_strengths(study)],
     )
 
@@ -43,6 +44,21 @@ def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
         (Column("Nearest to the true mean, %", "after; high is good"), lambda run: _drift(run).home[-1]),
     ]
     return run_table(groups, measures, colors(study.titles), size=lambda run: len(analysis_of(run).followed))
+
+
+def _toward(groups: Mapping[str, Sequence[Run]]) -> Table:
+    """Where the samples of each class end, for the first seed of each model."""
+    titles = ("Method", "Class", "Samples", "End nearest to the true mean, %", "Most others end nearest to", "%")
+    rows = [row for name, runs in groups.items() for row in _ends(name, _drift(runs[0]))]
+    return listing(titles, rows, "Toward which class the samples of each class move, first seed", folded=True)
+
+
+def _ends(name: str, found: Drift) -> Iterator[list[str]]:
+    for k, ends in found.toward().items():
+        n = sum(ends.values())
+        other = next((j for j in ends if j != k), None)
+        where = (UNKNOWN, UNKNOWN) if other is None else (f"class {other}", percent(ends[other] / n))
+        yield [name, str(k), str(n), percent(ends.get(k, 0) / n), *where]
 
 
 def _drift(run: Run) -> Drift:

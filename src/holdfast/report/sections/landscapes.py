@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.analysis.linearity import Linearity
 from holdfast.report.elements.figures import Plot, Trace, colors, figure, literal, marks, scatter
 from holdfast.report.elements.format import eps_text
-from holdfast.report.elements.table import Column, RunMeasure, Table, run_table
+from holdfast.report.elements.table import Column, RunMeasure, Table, listing, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
 from holdfast.statistics import Estimate
@@ -33,7 +34,7 @@ def section(study: Study) -> Section | None:
         id="landscapes",
         title="Loss around samples",
         sentences=_NOTE,
-        tables=[_table(study, groups)],
+        tables=[_table(study, groups), _statistics(groups)],
         plots=[*_heat_maps(study), *_gaps(study)],
     )
 
@@ -48,6 +49,23 @@ def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
         note = f"eps {eps_text(eps)}, {first.linearity.steps[-1]} steps"
         measures.append((Column("Linearity gap", note), partial(_gap, eps=number)))
     return run_table(groups, measures, colors(study.titles), size=lambda run: len(analysis_of(run).followed))
+
+
+def _statistics(groups: Mapping[str, Sequence[Run]]) -> Table:
+    """The distribution of the linearity gap over the samples, for the first seed of each model."""
+    titles = ("Method", "eps", "Steps", "Mean", "Median", "95 % quantile", "Largest")
+    rows = [
+        [name, eps_text(eps), str(steps), *(f"{number:.3f}" for number in numbers)]
+        for name, runs in groups.items()
+        for eps, steps, *numbers in _gap_rows(analysis_of(runs[0]).linearity)
+    ]
+    return listing(titles, rows, "The linearity gap over eps and steps, first seed", folded=True)
+
+
+def _gap_rows(found: Linearity) -> Iterator[tuple[float, ...]]:
+    for i, eps in enumerate(found.eps):
+        for j, steps in enumerate(found.steps):
+            yield eps, steps, found.mean[i][j].value, found.median[i, j], found.upper[i, j], found.largest[i, j]
 
 
 def _curvature(run: Run) -> Estimate | None:
