@@ -87,14 +87,14 @@ def frozen(model: nn.Module, rng: Rng) -> Iterator[Model]:
 
 
 def check_accepts(model: object, x: Tensor) -> None:
-    """Refuse inputs on which a network itself raises an error, in one sentence; an :class:`Own` says it by itself."""
+    """Say in one sentence what a network itself raises on inputs, if it does; an :class:`Own` does so by itself."""
     if not isinstance(model, nn.Module) or isinstance(model, Own):
         return
     try:
         with torch.no_grad(), frozen(model, Rng(0)) as view:
             view(x[:2])
     except RuntimeError as error:
-        raise ValueError(f"{raised('the model', error)} (given inputs of shape {tuple(x.shape[1:])})") from error
+        raise RuntimeError(f"{raised('the model', error)} (given inputs of shape {tuple(x.shape[1:])})") from error
 
 
 @contextmanager
