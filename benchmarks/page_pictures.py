@@ -1,6 +1,6 @@
 """Pictures of a page of the quickstart, as README and docs show them.
 
-python benchmarks/pictures.py [PAGE] [--out FOLDER]
+python benchmarks/page_pictures.py [PAGE] [--out FOLDER]
 
 PAGE is the report that `holdfast run quickstart` has written, by default runs/quickstart/report.html. Writes the first
 screen at 1280 and at 390 pixels and the look inside at both as PNG files of fewer than 200 kB. Needs chromium and the
