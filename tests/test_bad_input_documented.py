@@ -31,11 +31,13 @@ from holdfast.attacks import from_numpy
 from holdfast.attacks.autoattack import AutoAttack
 from holdfast.certify.crown import CROWN
 from holdfast.certify.ibp import IBP
+from holdfast.certify.latent_neighbors import LatentNeighbors
 from holdfast.certify.neighbors import Neighbors
 from holdfast.certify.smoothing import Smoothing
 from holdfast.crafting import using
 from holdfast.data.from_torch import from_dataset, from_loader
 from holdfast.learners import ARML, ITML, LMNN, NCA, Euclidean, MahalanobisKNN
+from holdfast.models.classifier import adapt, layer_features
 from holdfast.models.heads.linear import Linear
 from holdfast.models.layouts import from_trades
 from holdfast.models.weights import load_into, read_state
@@ -87,6 +89,16 @@ def encoder(cls: Any) -> Cases:
 
 
 CASES: dict[Any, Cases] = {
+    LatentNeighbors: [
+        *certifier(LatentNeighbors)[:2],
+        (lambda: LatentNeighbors(model=NET, k=2), "k is 2 but must be odd"),
+        (lambda: LatentNeighbors(model=NET, points=X), "points and labels belong together"),
+        (lambda: LatentNeighbors(model=NET, points=X * torch.nan, labels=Y), "NaN"),
+        (lambda: LatentNeighbors(model=NET, points=X, labels=0 * Y), "the gallery has 1 labels"),
+        (lambda: LatentNeighbors(model=NET, matrix=torch.eye(4)), 'distance is "euclidean", which has no matrix'),
+        (lambda: LatentNeighbors(model=NET)(X, rng=Rng(0)), "nearest neighbors need a gallery"),
+    ],
+    layer_features: [(lambda: layer_features(adapt(NET), X, ["body"]), "the model has no layer 'body'")],
     AutoAttack: [(lambda: AutoAttack(threat=Threat(L2(), 0.1), version="fast"), "version is 'fast'")],  # type: ignore[arg-type]
     from_numpy: [
         (lambda: from_numpy("predict"), "predict is a str but must be a function"),  # type: ignore[arg-type]
