@@ -258,7 +258,7 @@ def test_scikit_learn_classifier_is_attacked_through_its_probabilities() -> None
 
 def test_labels_alone_get_attacks_that_need_no_scores() -> None:
     result = evaluate(lambda x: Line()(x).argmax(1), X[:5], Y[:5])
-    assert list(result.records["attack"].attacks) == ["noise", "rays", "hopskipjump"]
+    assert list(result.records["model"].attacks) == ["noise", "rays", "hopskipjump"]
 
 
 def test_judge_equals_the_verdict_on_the_attack() -> None:

@@ -29,18 +29,17 @@ from holdfast.evaluation import analyze as analyzer
 from holdfast.evaluation import evaluate as evaluator
 from holdfast.evaluation.checks import check_model, check_predictor, identity
 from holdfast.evaluation.evaluate import Budget, Settings
-from holdfast.evaluation.foreign import Craft, Examples, Foreign, name_of
-from holdfast.evaluation.given import device_of, samples_of, seed_of, threats_of
+from holdfast.evaluation.foreign import Craft, Examples, name_of
+from holdfast.evaluation.given import attacks_of, device_of, samples_of, seed_of, threats_of
 from holdfast.evaluation.judge import predict
 from holdfast.evaluation.measurements.cascade import outputs_of
 from holdfast.evaluation.subject import Subject, network
-from holdfast.evaluation.suite import Attacks, measurements
+from holdfast.evaluation.suite import measurements
 from holdfast.geometry import Threat
 from holdfast.models.classifier import as_own
 from holdfast.progress import Progress
-from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import EvaluateConfig
-from holdfast.recipes.short import Access, attack_name, default_attacks, name_at, read_attack
+from holdfast.recipes.short import Access
 from holdfast.recipes.tables.analyze import AnalyzeConfig
 from holdfast.records.records import Records
 from holdfast.report.analysis import Analysis
@@ -210,7 +209,7 @@ def _records(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         subject, classes, access = _subject(name, model, data, folder, stack)
-        chosen = _attacks(attacks, threats, access)
+        chosen = attacks_of(attacks, threats, access)
         pictured = [n for n, (a, _) in chosen.items() if not isinstance(a, Cascade)]
         config = EvaluateConfig(strip=pictured[-1] if pictured else None)
         planned = measurements(chosen, config, len(data.test), classes)
@@ -267,54 +266,3 @@ def _check_classes(classifier: Any) -> None:
             f"the classes of {type(classifier).__name__} are {classes[0]}, ..., {classes[-1]} but class numbers from 0 "
             "are needed; fit it with those, e.g. by sklearn.preprocessing.LabelEncoder"
         )
-
-
-def _attacks(given: Any, threats: Sequence[Threat], access: Access) -> Attacks:
-    """The attacks at each threat by name, with their settings; names at later threats say so."""
-    found: dict[str, tuple[Attack, Mapping[str, Any]]] = {}
-    for number, threat in enumerate(threats):
-        for name, one in _named(given, threat, access):
-            read = _read(one, name, threat, threats)
-            if read is None:
-                continue
-            unique, attack = (read[0] if number == 0 else name_at(read[0], threat)), read[1]
-            if unique in found:
-                raise ValueError(
-                    f"the attack {unique!r} is given twice; name them apart: attacks={{'a': ..., 'b': ...}}"
-                )
-            found[unique] = attack, {} if isinstance(attack, Examples) else json_table(attack)
-    return found
-
-
-def _named(given: Any, threat: Threat, access: Access) -> list[tuple[str, Any]]:
-    """Attacks with the names that they were given, if any."""
-    if isinstance(given, Mapping):
-        return [(str(name), attack) for name, attack in given.items()]
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        return [("", given)]
-    return [("", attack) for attack in given or default_attacks(threat, access)]
-
-
-def _read(given: Any, name: str, threat: Threat, threats: Sequence[Threat]) -> tuple[str, Attack] | None:
-    """The name of an attack and the attack at a threat; None for an object that attacks at another one."""
-    if isinstance(given, str):
-        return name or "".join(given.split()), read_attack(given, f"the attack {given!r}", threat)
-    if isinstance(given, Attack):
-        measured = [one for one in threats if _measures(given, one)]
-        if not measured:
-            at = f"{given.threat.short} but the threat is {', '.join(one.short for one in threats)}"
-            raise ValueError(f"{type(given).__name__} attacks at {at}; give it that threat, or name it as text")
-        own = "examples" if isinstance(given, Examples) else attack_name(given)
-        return (name or own, given) if measured[0] == threat else None
-    if isinstance(given, type):
-        raise ValueError(
-            f"an attack is the class {given.__name__} but an object is needed; write {given.__name__}(...)"
-        )
-    if callable(given):
-        return name or name_of(given), Foreign(threat=threat, function=given)
-    raise ValueError(f"an attack is {given!r} but must be a name, an attack or a function (model, x, y) -> x_adv")
-
-
-def _measures(attack: Attack, threat: Threat) -> bool:
-    same = attack.threat.norm == threat.norm and (attack.threat.low, attack.threat.high) == (threat.low, threat.high)
-    return same and (attack.threat.eps == threat.eps or (attack.minimal and attack.threat.eps > threat.eps))

@@ -1,15 +1,19 @@
-"""What a call from Python is given, checked: threats, seeds, samples and the device of a model."""
+"""What a call from Python is given, checked: threats, attacks, seeds, samples and the device of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from holdfast.contracts import Attack
 from holdfast.data import DataSet, EvaluationSet, load_test
 from holdfast.data.from_torch import evaluation_set
+from holdfast.evaluation.foreign import Examples, Foreign, name_of
+from holdfast.evaluation.suite import Attacks
 from holdfast.geometry import Threat
-from holdfast.recipes.build import build_threat
+from holdfast.recipes.build import build_threat, json_table
+from holdfast.recipes.short import Access, attack_name, default_attacks, name_at, read_attack
 from holdfast.rng import Rng
 
 
@@ -58,3 +62,54 @@ def device_of(model: nn.Module | None) -> torch.device:
     """The device of a model's tensors."""
     tensors = [] if model is None else [*model.parameters(), *model.buffers()]
     return tensors[0].device if tensors else torch.device("cpu")
+
+
+def attacks_of(given: Any, threats: Sequence[Threat], access: Access) -> Attacks:
+    """The attacks at each threat by name, with their settings; names at later threats say so."""
+    found: dict[str, tuple[Attack, Mapping[str, Any]]] = {}
+    for number, threat in enumerate(threats):
+        for name, one in _named(given, threat, access):
+            read = _read(one, name, threat, threats)
+            if read is None:
+                continue
+            unique, attack = (read[0] if number == 0 else name_at(read[0], threat)), read[1]
+            if unique in found:
+                raise ValueError(
+                    f"the attack {unique!r} is given twice; name them apart: attacks={{'a': ..., 'b': ...}}"
+                )
+            found[unique] = attack, {} if isinstance(attack, Examples) else json_table(attack)
+    return found
+
+
+def _named(given: Any, threat: Threat, access: Access) -> list[tuple[str, Any]]:
+    """Attacks with the names that they were given, if any."""
+    if isinstance(given, Mapping):
+        return [(str(name), attack) for name, attack in given.items()]
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return [("", given)]
+    return [("", attack) for attack in given or default_attacks(threat, access)]
+
+
+def _read(given: Any, name: str, threat: Threat, threats: Sequence[Threat]) -> tuple[str, Attack] | None:
+    """The name of an attack and the attack at a threat; None for an object that attacks at another one."""
+    if isinstance(given, str):
+        return name or "".join(given.split()), read_attack(given, f"the attack {given!r}", threat)
+    if isinstance(given, Attack):
+        measured = [one for one in threats if _measures(given, one)]
+        if not measured:
+            at = f"{given.threat.short} but the threat is {', '.join(one.short for one in threats)}"
+            raise ValueError(f"{type(given).__name__} attacks at {at}; give it that threat, or name it as text")
+        own = "examples" if isinstance(given, Examples) else attack_name(given)
+        return (name or own, given) if measured[0] == threat else None
+    if isinstance(given, type):
+        raise ValueError(
+            f"an attack is the class {given.__name__} but an object is needed; write {given.__name__}(...)"
+        )
+    if callable(given):
+        return name or name_of(given), Foreign(threat=threat, function=given)
+    raise ValueError(f"an attack is {given!r} but must be a name, an attack or a function (model, x, y) -> x_adv")
+
+
+def _measures(attack: Attack, threat: Threat) -> bool:
+    same = attack.threat.norm == threat.norm and (attack.threat.low, attack.threat.high) == (threat.low, threat.high)
+    return same and (attack.threat.eps == threat.eps or (attack.minimal and attack.threat.eps > threat.eps))
