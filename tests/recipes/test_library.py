@@ -65,6 +65,8 @@ def reduced(recipe: Recipe) -> Iterator[str]:
     yield from ("evaluate.samples=4", "threads=1", f"seeds={[0, 1][: len(recipe.seeds)]}")
     if recipe.certify is not None:
         yield "certify.samples=4"
+    for name, certifier in recipe.certificates.items():
+        yield f"certificates.{name}.n=100" if hasattr(certifier, "n") else f"certificates.{name}.radii=[0.1]"
     if recipe.evaluate.curve:
         yield "evaluate.eps=[0.05]"
     for name, entry in recipe.methods.items():
