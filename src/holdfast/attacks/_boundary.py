@@ -206,7 +206,7 @@ class Closest:
         """
         classes = classes if classes.ndim == 3 else classes[:, None]
         aims = classes.shape[1]
-        for part in left.nonzero().squeeze(1).split(max(1, microbatch.size() // max(1, aims))):
+        for part in torch.split(left.nonzero().squeeze(1), max(1, microbatch.size() // max(1, aims))):
             ids = part.repeat_interleave(aims)
             if len(ids):
                 yield Run(ids, self.x[ids], self.x[ids], rows.take(ids), classes[part].flatten(0, 1))

@@ -83,7 +83,7 @@ class FAB(BoundaryAttack):
             left &= radius.isfinite()
         for run in closest.runs(rows, classes, left) if rngs else ():
             if restart:
-                noise = run.x.unflatten(0, (-1, len(rngs))).clone()
+                noise = run.x.reshape(-1, len(rngs), *run.x.shape[1:]).clone()
                 for aim, rng in enumerate(rngs):
                     ids, index = (numbers[aim :: len(rngs)] for numbers in (run.ids, run.rows.index))
                     noise[:, aim] = self.threat.norm.sample(noise[:, aim], radius[ids], rng.at(index))
