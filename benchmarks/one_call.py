@@ -1,12 +1,12 @@
 """What holdfast.evaluate costs beside the attacks that it runs: the CPU time of one thread, in one run.
 
-python benchmarks/one_call.py [--samples 1000] [--models mlp conv]
+python benchmarks/one_call.py [--samples 1000] [--models mlp conv digits-tla]
 
 The time inside the attacks is measured while holdfast.evaluate runs, so that what slows the machine slows both. Beside
 it stand two shares: the predictions that any evaluation needs, of the clean samples and of what each attack returned,
 which are in float32 on the model itself; and everything else: checks, digests, the choice of arithmetic and
-micro-batch, the distances, and records. Models are trained first (AT, one epoch) and kept in runs/bench-one-call.
-Prints a Markdown table.
+micro-batch, the distances, and records. A model is one of the zoo, or trained first (AT, one epoch) and kept in
+runs/bench-one-call. Prints a Markdown table.
 """
 
 import argparse
@@ -21,8 +21,10 @@ from bench.subjects import SUBJECTS, dataset, fresh
 from torch import nn
 
 import holdfast
+from holdfast import Batch, Threat, zoo
 from holdfast.evaluation import judge
 from holdfast.evaluation.measurements import attack
+from holdfast.geometry import NORMS
 
 FOLDER = Path("runs/bench-one-call")
 SUITES: dict[str, Sequence[str]] = {
@@ -82,12 +84,24 @@ def trained(name: str, samples: int) -> nn.Module:
     return fitted.model
 
 
+def subject(name: str, samples: int, train: int) -> tuple[nn.Module, Batch, Threat]:
+    """A model, test samples, and what the adversary may do."""
+    if name in SUBJECTS:
+        one = SUBJECTS[name]
+        model, threat, some = trained(name, train), one.threat, dataset(one.sources, one.shape)
+    else:
+        known = zoo.card(name)
+        worst = known.under("worst case")
+        model, threat = holdfast.load_model(name), Threat(NORMS[worst.norm], worst.eps)
+        some = dataset((known.data,), known.shape)
+    test = some.test.spread(samples)
+    return model, test.batch(torch.arange(len(test))), threat
+
+
 def shares(name: str, samples: int, train: int, watch: Stopwatch) -> dict[str, tuple[float, float]]:
     """The times of predictions and of everything else as shares of the time inside the attacks, for each suite."""
-    subject, model = SUBJECTS[name], trained(name, train)
-    test = dataset(subject.sources, subject.shape).test.spread(samples)
-    batch, found = test.batch(torch.arange(len(test))), {}
-    call = partial(holdfast.evaluate, model, batch.x, batch.y, threat=subject.threat, progress=False)
+    (model, batch, threat), found = subject(name, samples, train), {}
+    call = partial(holdfast.evaluate, model, batch.x, batch.y, threat=threat, progress=False)
     call(attacks="fgsm")  # what happens once in a process is not counted: imports, the trial of arithmetic
     for suite, attacks in SUITES.items():
         watch.spent, began = dict.fromkeys(watch.spent, 0.0), time.process_time()
@@ -100,7 +114,7 @@ def shares(name: str, samples: int, train: int, watch: Stopwatch) -> dict[str, t
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=["mlp", "conv"])
+    parser.add_argument("--models", nargs="+", choices=[*SUBJECTS, *zoo.names()], default=["mlp", "conv"])
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--train", type=int, default=5000)
     asked = parser.parse_args()

@@ -393,7 +393,8 @@ class Broken(Line):
 
 def test_a_clean_sample_without_finite_outputs_counts_as_misclassified_and_harms_no_other() -> None:
     attacks = ["pgd:steps=3", "triage", "square:queries=30"]
-    results = (evaluate(model, X, Y, threat=THREAT, attacks=attacks) for model in (Broken(), Line()))
+    results = [evaluate(model, X, Y, threat=THREAT, attacks=attacks) for model in (Broken(), Line())]
+    assert f"Broken gives NaN or infinite outputs for 1 of {N} samples" in str(results[0])
     broken, whole = (next(iter(result.records.values())) for result in results)
     assert broken.facts["clean"]["not_finite"] == 1
     assert "not_finite" not in whole.facts["clean"]

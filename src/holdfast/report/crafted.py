@@ -26,9 +26,16 @@ def _sentence(records: Records) -> str:
     return f"Crafted in {how['arithmetic']} on {form}, judged in float32 on the model itself."
 
 
-def abstaining(found: Mapping[str, Records]) -> Iterator[str]:
-    """How often each model that may abstain does so without an attack, and what an abstention counts as."""
+def unanswered(found: Mapping[str, Records]) -> Iterator[str]:
+    """How often each model gives no answer without an attack, and what that counts as: it abstains, or its outputs are
+    not finite.
+    """
     for name, records in found.items():
+        if missing := records.facts.get("clean", {}).get("not_finite"):
+            yield (
+                f"{name} gives NaN or infinite outputs for {missing} of {len(records)} samples without attack, which "
+                "count as misclassified."
+            )
         if records.abstained is not None and len(records):
             rejected = percent(float(records.abstained.mean()))
             bare = percent(float((records.columns["label"] == records.columns["y"]).mean()))

@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.geometry import Threat
 from holdfast.records.provenance import computing_code
 from holdfast.records.records import Mask, Records
-from holdfast.report.crafted import abstaining, crafted
+from holdfast.report.crafted import crafted, unanswered
 from holdfast.report.elements.format import listed, percent
 from holdfast.report.elements.table import UNKNOWN
 from holdfast.report.page import write_page
@@ -168,7 +168,7 @@ def notes(result: Result) -> Iterator[str]:
     sizes = sorted({len(one) for one in result.records.values()})
     yield f"n = {' to '.join(map(str, sizes))}; brackets are 95 % Wilson intervals."
     yield from crafted(result.records)
-    yield from abstaining(result.records)
+    yield from unanswered(result.records)
     for name, one in result.records.items():
         which = f" ({name})" if len(result.records) > 1 else ""
         yield from (f"{text}{which}" for text in _warnings(one))

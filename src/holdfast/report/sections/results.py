@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
-from holdfast.report.crafted import abstaining, crafted
+from holdfast.report.crafted import crafted, unanswered
 from holdfast.report.elements.figures import colors
 from holdfast.report.elements.format import attack_words, eps_text, listed, percent
 from holdfast.report.elements.table import UNKNOWN, Column, Measure, Table, listing, share_table
@@ -26,7 +26,7 @@ def section(study: Study) -> Section | None:
     return Section(
         id="results",
         title="Results",
-        sentences=[*_sentences(study), *_crafted(study), *_randomized(study), *_abstaining(study)],
+        sentences=[*_sentences(study), *_crafted(study), *_randomized(study), *_unanswered(study)],
         tables=[table for table in tables if table is not None],
         findings=verdicts(study),
         warnings=[
@@ -121,9 +121,9 @@ def _under(name: str, eps: float) -> Measure:
     return lambda records: against(records, name, eps) if name in records.attacks else None
 
 
-def _abstaining(study: Study) -> Iterator[str]:
-    """How often networks abstain, and what that counts as."""
-    yield from abstaining({run.label: run.records for run in study.runs})
+def _unanswered(study: Study) -> Iterator[str]:
+    """How often networks give no answer, and what that counts as."""
+    yield from unanswered({run.label: run.records for run in study.runs})
 
 
 def _randomized(study: Study) -> Iterator[str]:
