@@ -5,6 +5,7 @@ the same numbers in every batch, order, shard and process. The generator is Spli
 as a counter-based generator: the key of a row is the start of its stream, and each element takes one mix.
 """
 
+import math
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -72,9 +73,9 @@ class Rng:
 
     def normal(self, like: Tensor) -> Tensor:
         """Return standard normal numbers with the shape, type and device of ``like``."""
-        exact = like if like.dtype in (torch.float32, torch.float64) else like.float()  # ndtri supports only these
-        normal: Tensor = torch.special.ndtri(self.uniform(exact))
-        return normal.to(like.dtype)
+        exact = like if like.dtype in (torch.float32, torch.float64) else like.float()
+        # the inverse of the distribution function; 2 u - 1 is exact, and ndtri takes three times as long as erfinv
+        return self.uniform(exact).mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2)).to(like.dtype)
 
     def _bits(self, like: Tensor) -> Tensor:
         rows = self.rows

@@ -121,7 +121,7 @@ class Smoothing:
 
     def _draw(self, view: Model, x: Tensor, count: int, rng: Rng) -> Tensor:
         """The votes of one draw; an output that is not finite is no vote."""
-        noisy = x[:, None] + self.sigma * rng.normal(x[:, None].expand(-1, count, *x.shape[1:]))
+        noisy = rng.normal(x[:, None].expand(-1, count, *x.shape[1:])).mul_(self.sigma).add_(x[:, None])
         logits = view.outputs(noisy.flatten(0, 1)).logits
         votes = functional.one_hot(logits.argmax(1), logits.shape[1]) * logits.isfinite().all(1)[:, None]
         return votes.reshape(len(x), count, logits.shape[1]).sum(1)
