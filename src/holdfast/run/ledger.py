@@ -1,6 +1,7 @@
 """Finds the records that answer claims: those that the recipes of the package made, with their settings as they are."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from holdfast.recipes.stored import read_recipe
 from holdfast.recipes.tables.attack import TransferConfig
 from holdfast.records.files import write_text
 from holdfast.records.records import Records
+from holdfast.report.analysis import Analysis
 from holdfast.report.elements.format import plain
 from holdfast.report.elements.table import markdown_table
 from holdfast.report.ledger.claims import claims
@@ -61,8 +63,15 @@ def _read(folder: Path, wanted: dict[str, Recipe]) -> Iterator[Evidence | str]:
 
 
 def estimates(folder: Path, records: Records) -> dict[str, Estimate]:
-    """The numbers of the analysis of a model, which were kept with its records."""
-    return {name: Estimate(**value) for name, value in records.facts.get("analysis", {}).items()}
+    """The numbers of the analysis of a model: those kept with its records, else those of the analysis in its folder.
+
+    Numbers that are not known are left out.
+    """
+    if "analysis" in records.facts:
+        return {name: Estimate(**value) for name, value in records.facts["analysis"].items()}
+    analysis = Analysis.load(folder)
+    numbers = {} if analysis is None else analysis.numbers()
+    return {name: one for name, one in numbers.items() if isfinite(one.value + one.low + one.high)}
 
 
 def _counting(recipe: Recipe) -> set[str]:
