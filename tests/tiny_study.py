@@ -70,6 +70,18 @@ curve = "PGD-3"
 eps = [0.05, 0.3]
 strip = "PGD-3"
 """
+MLP = ('encoder = "tiny"\nchannels = 1\n', 'encoder = "mlp"\ndepth = 1\n')
+"""A change of the recipe: a network of linear layers, which certifiers of networks take."""
+
+
+def one_seed(tables: str, samples: int, *changes: tuple[str, str]) -> str:
+    """The recipe with these tables, one seed and no transfer, judged on this many samples."""
+    recipe = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("[attacks.transfer]\nattack = { steps = 2 }\n", "")
+    recipe = recipe.replace("samples = 60", f"samples = {samples}")
+    for old, new in changes:
+        recipe = recipe.replace(old, new)
+    return recipe.replace("[methods.plain]", f"{tables}\n[methods.plain]")
+
 
 THREAT = Threat(LInf(), 0.1)
 FABRIC = Fabric(accelerator="cpu", devices=1)

@@ -16,7 +16,7 @@ from holdfast.recipes import schema
 from holdfast.recipes.assemble import load_data
 from holdfast.records.records import Records
 from holdfast.rng import Rng
-from tiny_study import TINY, one_sentence
+from tiny_study import one_seed, one_sentence
 
 TABLES = """
 [models.net]
@@ -33,14 +33,8 @@ distance = "mahalanobis"
 gallery = 60
 [certify]
 samples = 8
-radii = [0.01, 0.1]
-[methods.plain]"""
-RECIPE = (
-    TINY.replace("seeds = [0, 1]", "seeds = [0]")
-    .replace("[attacks.transfer]\nattack = { steps = 2 }\n", "")
-    .replace("samples = 60", "samples = 8")
-    .replace("[methods.plain]", TABLES)
-)
+radii = [0.01, 0.1]"""
+RECIPE = one_seed(TABLES, 8)
 NETS = """import torch
 from torch import nn
 

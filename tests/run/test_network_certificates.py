@@ -18,7 +18,7 @@ from holdfast.recipes.stored import read_recipe
 from holdfast.records.records import Records
 from holdfast.rng import Rng
 from holdfast.run.study import study_of
-from tiny_study import TINY, one_sentence, table
+from tiny_study import MLP, one_seed, one_sentence, table
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 TABLES = """
@@ -32,15 +32,8 @@ slack = 0.1
 [certify]
 samples = 20
 shard = 6
-radii = [0.01, 0.1]
-[methods.plain]"""
-RECIPE = (
-    TINY.replace('encoder = "tiny"\nchannels = 1\n', 'encoder = "mlp"\ndepth = 1\n')
-    .replace("seeds = [0, 1]", "seeds = [0]")
-    .replace("[attacks.transfer]\nattack = { steps = 2 }\n", "")
-    .replace("samples = 60", "samples = 20")
-    .replace("[methods.plain]", TABLES)
-)
+radii = [0.01, 0.1]"""
+RECIPE = one_seed(TABLES, 20, MLP)
 NETS = "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.records.records import Records
-from tiny_study import TINY, one_sentence
+from tiny_study import MLP, one_seed, one_sentence
 
 TABLES = """
 [attacks.PGD-small]
@@ -26,17 +26,8 @@ gallery = 50
 [certify]
 samples = 20
 shard = 7
-radii = [0.01]
-[methods.plain]"""
-RECIPE = (
-    TINY.replace('encoder = "tiny"\nchannels = 1\n', 'encoder = "mlp"\ndepth = 1\n')
-    .replace("width = 8", "width = 32")
-    .replace("epochs = 2", "epochs = 4")
-    .replace("seeds = [0, 1]", "seeds = [0]")
-    .replace("[attacks.transfer]\nattack = { steps = 2 }\n", "")
-    .replace("samples = 60", "samples = 20")
-    .replace("[methods.plain]", TABLES)
-)
+radii = [0.01]"""
+RECIPE = one_seed(TABLES, 20, MLP, ("width = 8", "width = 32"), ("epochs = 2", "epochs = 4"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from holdfast.recipes import schema
 from holdfast.records.records import Records
 from holdfast.report.summary import certified_error
-from tiny_study import TINY, table
+from tiny_study import MLP, one_seed, table
 
 TABLES = """
 [certificates.smoothing]
@@ -29,15 +29,8 @@ radii = [0.05, 0.1]
 [methods.noisy]
 name = "gaussian"
 sigma = 0.2
-train = { select = "clean" }
-[methods.plain]"""
-RECIPE = (
-    TINY.replace('encoder = "tiny"\nchannels = 1\n', 'encoder = "mlp"\ndepth = 1\n')
-    .replace("seeds = [0, 1]", "seeds = [0]")
-    .replace("[attacks.transfer]\nattack = { steps = 2 }\n", "")
-    .replace("samples = 60", "samples = 20")
-    .replace("[methods.plain]", TABLES)
-)
+train = { select = "clean" }"""
+RECIPE = one_seed(TABLES, 20, MLP)
 
 
 def test_smoothed_networks_are_certified_beside_the_attacks_and_are_resumed(

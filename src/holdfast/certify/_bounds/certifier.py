@@ -1,5 +1,6 @@
 """What certifiers by linear bounds share: the settings, and the radius of every sample of a batch."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import inf, sqrt
 
@@ -19,7 +20,7 @@ _NORMS = ("linf", "l2")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BoundCertifier:
+class BoundCertifier(ABC):
     """A certifier that proves margins positive over all inputs within a radius."""
 
     model: nn.Module
@@ -41,13 +42,13 @@ class BoundCertifier:
             raise ValueError(f"tolerance is {self.tolerance} but it is a share of the radius, between 0 and 1")
         check(self.model)
 
+    @abstractmethod
     def decide(self, network: Network, x: Tensor) -> tuple[Tensor, Tensor]:
         """The predicted labels (b,) and the margins (b,) by which they win at x."""
-        raise NotImplementedError
 
+    @abstractmethod
     def proved(self, network: Network, region: Region, label: Tensor) -> Tensor:
         """Lower bounds (b,) of the margins over a region."""
-        raise NotImplementedError
 
     def __call__(self, x: Tensor, *, rng: Rng) -> Certificate:
         """Return label and radius of each input; ``rng`` is not used and no upper bound is known."""
