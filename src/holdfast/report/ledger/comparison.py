@@ -4,16 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean, variance
 from typing import Literal
 
 import numpy as np
+from scipy.stats import t as student
 
 from holdfast.records.records import Array, Mask, Records
 from holdfast.report.ledger.claims import LEVEL
 from holdfast.statistics import Estimate, mcnemar
 
-_Z, _POWER = NormalDist().inv_cdf(1 - LEVEL / 2), NormalDist().inv_cdf(0.8)
+_Z, _POWER = NormalDist().inv_cdf(1 - LEVEL / 2), 0.8
+_MOST = 1000  # seeds that a run is ever asked for
 Standing = Literal["holds", "fails", "open"]
 
 
@@ -53,6 +55,7 @@ class Comparison:
     """By how much the first method leads the second by one measure: the mean over seeds of ``each``, in the unit of
     the claim, with its standard error.
 
+    ``freedom`` is the degrees of freedom of the error; it is small where a few seeds tell how much trainings differ.
     ``ps`` are the p values of exact McNemar tests, one for each seed, empty for numbers of an analysis. ``values`` are
     the means of both methods.
     """
@@ -65,6 +68,7 @@ class Comparison:
     each: tuple[float, ...]
     error: float
     values: tuple[float, float]
+    freedom: float = math.inf
     ps: tuple[float, ...] = ()
 
     @property
@@ -74,17 +78,17 @@ class Comparison:
     @property
     def low(self) -> float:
         """The lower end of the 95 % interval."""
-        return self.lead - _Z * self.error
+        return self.lead - _quantile(1 - LEVEL / 2, self.freedom) * self.error
 
     @property
     def high(self) -> float:
         """The upper end of the 95 % interval."""
-        return self.lead + _Z * self.error
+        return self.lead + _quantile(1 - LEVEL / 2, self.freedom) * self.error
 
     @property
     def visible(self) -> float:
         """The smallest lead that a test with these samples and seeds finds in four of five cases."""
-        return (_Z + _POWER) * self.error
+        return _visible(self.error, self.freedom)
 
     def standing(self, least: float, needed: int, tests: int) -> Standing:
         """Whether the lead is shown, is shown to be less than the least that counts, or neither.
@@ -94,13 +98,20 @@ class Comparison:
         """
         if len(self.seeds) < needed or not math.isfinite(self.error):
             return "open"
-        if self.lead + NormalDist().inv_cdf(1 - LEVEL / (2 * tests)) * self.error < least:
+        if self.lead + _quantile(1 - LEVEL / (2 * tests), self.freedom) * self.error < least:
             return "fails"
         return "holds" if self.low > 0 and min(self.each) > 0 else "open"
 
     def seeds_for(self, lead: float) -> int:
-        """How many seeds a test needs to find this lead in four of five cases, on as many samples."""
-        return max(1, math.ceil(len(self.seeds) * (self.visible / lead) ** 2)) if lead > 0 else 0
+        """How many seeds a test needs to find this lead in four of five cases, if errors shrink with their number."""
+        if lead <= 0:
+            return 0
+        have = len(self.seeds)
+        for seeds in range(2, _MOST):
+            freedom = self.freedom * (seeds - 1) / (have - 1) if have > 1 else math.inf
+            if _visible(self.error * math.sqrt(have / seeds), freedom) <= lead:
+                return seeds
+        return _MOST
 
 
 def visible(samples: int, seeds: int, differ: float) -> float:
@@ -108,31 +119,86 @@ def visible(samples: int, seeds: int, differ: float) -> float:
 
     ``differ`` is the share of samples that only one of two models classifies correctly, in other samples at each seed.
     """
-    return 100 * (_Z + _POWER) * math.sqrt(differ / (samples * seeds))
+    return 100 * _visible(math.sqrt(differ / (samples * seeds)), math.inf)
+
+
+def _quantile(share: float, freedom: float) -> float:
+    return float(student.ppf(share, freedom))
+
+
+def _visible(error: float, freedom: float) -> float:
+    return (_quantile(1 - LEVEL / 2, freedom) + _quantile(_POWER, freedom)) * error
 
 
 def compare(
-    first: Sequence[Evidence], second: Sequence[Evidence], measure: str, scale: float, names: tuple[str, str]
+    first: Sequence[Evidence],
+    second: Sequence[Evidence],
+    measure: str,
+    scale: float,
+    names: tuple[str, str],
+    others: Sequence[Sequence[Evidence]] = (),
 ) -> Comparison | None:
     """Compare models of two methods at the seeds that both have; None if none was measured.
 
-    ``scale`` is 100 or 1, negative if lower is better; ``names`` are those of the methods.
+    ``scale`` is 100 or 1, negative if lower is better; ``names`` are those of the methods. ``others`` are the models of
+    further methods, whose spread over seeds is taken to be the same: two seeds of two methods say little of it.
     """
-    others = {one.seed: one for one in second}
-    pairs = [(a, others[a.seed]) for a in first if a.seed in others]
+    spread = _spread([first, second, *others], measure, scale)
+    seconds = {one.seed: one for one in second}
+    pairs = [(a, seconds[a.seed]) for a in first if a.seed in seconds]
     read = [(a, b, a.reading(measure), b.reading(measure)) for a, b in pairs]
     masks = [(a, b, x, y) for a, b, x, y in read if isinstance(x, np.ndarray) and isinstance(y, np.ndarray)]
     if masks:
-        return _paired(masks, measure, scale, names)
+        return _paired(masks, measure, scale, names, spread)
     numbers = [(a, x, y) for a, _, x, y in read if isinstance(x, Estimate) and isinstance(y, Estimate)]
     known = [(a, x, y) for a, x, y in numbers if math.isfinite(x.value) and math.isfinite(y.value)]
-    return _estimated(known, measure, scale, names) if known else None
+    return _estimated(known, measure, scale, names, spread) if known else None
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The variance over seeds of what one training gives, pooled over methods, and its degrees of freedom."""
+
+    variance: float
+    freedom: int
+
+    def error(self, over_samples: float, seeds: int, both: float = 0.0) -> tuple[float, float]:
+        """The standard error of a lead over samples and seeds, and its degrees of freedom by Welch and Satterthwaite.
+
+        A lead is the difference of two means over seeds. One seed alone says nothing of the spread. ``both`` is the
+        variance that is in the spread and in the error over samples.
+        """
+        part = max(0.0, 2 * self.variance / seeds - both) if seeds > 1 else 0.0
+        total = over_samples**2 + part
+        return math.sqrt(total), self.freedom * (total / part) ** 2 if part else math.inf
+
+
+def _spread(runs: Sequence[Sequence[Evidence]], measure: str, scale: float) -> _Spread:
+    """The spread over seeds of a measure, pooled over methods."""
+    values = [[value for one in models if (value := _value(one, measure)) is not None] for models in runs]
+    several = [(len(each) - 1, variance(each)) for each in values if len(each) > 1]
+    freedom = sum(count for count, _ in several)
+    pooled = sum(count * each for count, each in several) / freedom if freedom else 0.0
+    return _Spread(scale**2 * pooled, freedom)
+
+
+def _value(one: Evidence, measure: str) -> float | None:
+    """The number that a model has by a measure: the share of samples it gets right, or that of the analysis."""
+    read = one.reading(measure)
+    if read is None:
+        return None
+    value = read.value if isinstance(read, Estimate) else float(read.mean())
+    return value if math.isfinite(value) else None
 
 
 def _paired(
-    read: Sequence[tuple[Evidence, Evidence, Mask, Mask]], measure: str, scale: float, names: tuple[str, str]
+    read: Sequence[tuple[Evidence, Evidence, Mask, Mask]],
+    measure: str,
+    scale: float,
+    names: tuple[str, str],
+    spread: _Spread,
 ) -> Comparison:
-    """Compare samples that all models have: the error is that of the mean over samples of the mean over seeds."""
+    """Compare samples that all models have, paired: the error over samples is that of their means over seeds."""
     common = reduce(np.intersect1d, (one.records.columns["index"] for a, b, *_ in read for one in (a, b)))
     if not len(common):
         raise ValueError(f"{names[0]} and {names[1]} were not measured on the same samples, so they cannot be compared")
@@ -140,6 +206,9 @@ def _paired(
     gains = np.stack([x.astype(float) - y for x, y in rows])
     over_samples = gains.mean(0).std(ddof=1) / math.sqrt(len(common)) if len(common) > 1 else math.nan
     each = tuple(scale * gain for gain in gains.mean(1).tolist())
+    # what is random in each sample at each seed also makes the means over samples differ from seed to seed
+    both = float(gains.var(0, ddof=1).mean()) / gains.size if len(each) > 1 else 0.0
+    error, freedom = spread.error(abs(scale) * float(over_samples), len(each), scale**2 * both)
     return Comparison(
         first=names[0],
         second=names[1],
@@ -147,7 +216,8 @@ def _paired(
         seeds=tuple(a.seed for a, *_ in read),
         n=len(common),
         each=each,
-        error=max(abs(scale) * float(over_samples), _over_seeds(each)),
+        error=error,
+        freedom=freedom,
         values=(abs(scale) * fmean(x.mean() for x, _ in rows), abs(scale) * fmean(y.mean() for _, y in rows)),
         ps=tuple(mcnemar(x, y) for x, y in rows),
     )
@@ -159,17 +229,17 @@ def _at(one: Evidence, mask: Mask, index: Array) -> Mask:
     return np.asarray(mask[order[np.searchsorted(columns[order], index)]])
 
 
-def _over_seeds(each: Sequence[float]) -> float:
-    """The standard error of the mean over seeds; 0 for one seed, which says nothing of it."""
-    return stdev(each) / math.sqrt(len(each)) if len(each) > 1 else 0.0
-
-
 def _estimated(
-    read: Sequence[tuple[Evidence, Estimate, Estimate]], measure: str, scale: float, names: tuple[str, str]
+    read: Sequence[tuple[Evidence, Estimate, Estimate]],
+    measure: str,
+    scale: float,
+    names: tuple[str, str],
+    spread: _Spread,
 ) -> Comparison:
     """Compare numbers with intervals, as if their errors were independent: those of seeds share their samples."""
     each = tuple(scale * (x.value - y.value) for _, x, y in read)
     errors = [math.hypot(*((one.high - one.low) / (2 * _Z) for one in (x, y))) for _, x, y in read]
+    error, freedom = spread.error(abs(scale) * fmean(errors), len(each))
     return Comparison(
         first=names[0],
         second=names[1],
@@ -177,6 +247,7 @@ def _estimated(
         seeds=tuple(a.seed for a, *_ in read),
         n=min(one.n for _, x, y in read for one in (x, y)),
         each=each,
-        error=max(abs(scale) * fmean(errors), _over_seeds(each)),
+        error=error,
+        freedom=freedom,
         values=(abs(scale) * fmean(x.value for _, x, _ in read), abs(scale) * fmean(y.value for *_, y in read)),
     )

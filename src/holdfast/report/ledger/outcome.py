@@ -82,10 +82,10 @@ def outcome(claim: Claim, answer: Answer, evidence: Iterable[Evidence]) -> Outco
     of_recipe = [one for one in evidence if one.recipe == answer.recipe]
     found: list[Comparison] = []
     missing: list[tuple[str, str, str]] = []
+    runs = {name: [one for one in of_recipe if one.method == answer.names.get(name, name)] for name in claim.methods}
     for pair, measure in product(claim.pairs, answer.measures):
-        names = [answer.names.get(name, name) for name in pair]
-        runs = [[one for one in of_recipe if one.method == name] for name in names]
-        made = compare(runs[0], runs[1], measure, sign * claim.scale, pair)
+        others = [models for name, models in runs.items() if name not in pair]
+        made = compare(runs[pair[0]], runs[pair[1]], measure, sign * claim.scale, pair, others)
         if made is None:
             missing.append((*pair, measure))
         else:

@@ -113,9 +113,11 @@ def _criterion() -> Section:
         sentences=[
             "Criteria are stored with the claims and fixed before runs are judged. Two methods are compared at every "
             "seed that both have, on the samples that all of these models have: the lead is the mean over seeds of the "
-            "difference in accuracy. Its standard error is the larger one of that over samples, paired, and that over "
-            "seeds. Numbers without a value per sample (r, r', AUC, curvature) have the error of their bootstrap "
-            "intervals, as if those of two models were independent.",
+            "difference in accuracy. Its variance is the sum of that over samples, paired, and that over seeds: how "
+            "much trainings of one method differ, pooled over the methods of the claim. Few seeds say little of it, so "
+            "intervals take Student's t with degrees of freedom by Welch and Satterthwaite. Numbers without a value "
+            "per sample (r, r', AUC, curvature) have the error of their bootstrap intervals, as if those of two models "
+            "were independent.",
             "A claim holds if the 95 % interval of every lead lies above 0 and every seed agrees. It does not hold if "
             "some lead is below the smallest one that counts, which is stored with the claim: the upper end of its "
             "interval, at a level divided by the number of comparisons, lies below that. Else, and with fewer seeds "
