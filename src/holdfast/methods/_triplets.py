@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.contracts import Batch, Cost
-from holdfast.crafting.view import frozen
+from holdfast.crafting.view import crafting
 from holdfast.losses.metric import nearest_negative, random_negative
 from holdfast.rng import Rng
 
@@ -35,7 +35,8 @@ def negatives(
 ) -> Tensor:
     """One sample of another class for each anchor, from the pool of the batch.
 
-    The nearest one is searched among features at ``layer``, computed in eval mode.
+    The nearest one is searched among features at ``layer``, computed in eval mode and as fast as in crafting: a pool
+    may have ten times as many samples as the batch, and its features only decide which sample is taken.
     """
     pool = batch.pool
     if pool is None:
@@ -46,7 +47,7 @@ def negatives(
     if search == "random":
         chance = rng.uniform(anchors.new_empty(len(batch), len(pool)))
         return pool.x[random_negative(chance, batch.y, pool.y)]
-    with torch.no_grad(), frozen(model, rng) as view:
+    with torch.no_grad(), crafting(model, rng, passes=1) as view:
         features = view.outputs(anchors.detach(), layer).features
         pool_features = view.outputs(pool.x, layer).features
     return pool.x[nearest_negative(features, batch.y, pool_features, pool.y, signed=signed)]
