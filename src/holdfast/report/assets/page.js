@@ -5,6 +5,15 @@
   const narrow = window.matchMedia("(max-width: 640px)");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
+  // plotly is most of the page, so it is stored compressed; the policy of the page allows this script by its hash
+  const loaded = async () => {
+    const bytes = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(plain).text();
+    document.head.append(script);
+  };
+
   const themed = (layout) => {
     const css = getComputedStyle(document.documentElement);
     const value = (name) => css.getPropertyValue(name).trim();
@@ -99,7 +108,7 @@
     });
   });
 
-  document.querySelectorAll("button[data-save]").forEach((button) => {
+  const saving = () => document.querySelectorAll("button[data-save]").forEach((button) => {
     button.hidden = false;
     button.addEventListener("click", () => {
       const div = button.closest("figure").querySelector(".js-plotly-plot");
@@ -114,13 +123,18 @@
     button.disabled = false;
   });
 
-  let again = () => {};
-  const drawAll = () => { draw(); again(); };
-  window.addEventListener("DOMContentLoaded", () => { again = window.explorers(themed); });
-  draw();
-  dark.addEventListener("change", drawAll);
-  narrow.addEventListener("change", drawAll);
-  // a figure in a folded part has no width until it is opened; paper has another width than the screen
-  const charts = () => document.querySelectorAll(".js-plotly-plot");
-  window.addEventListener("beforeprint", () => charts().forEach((div) => Plotly.Plots.resize(div)));
+  const start = async () => {
+    await loaded();
+    draw();
+    const again = window.explorers(themed);
+    saving();
+    for (const query of [dark, narrow]) query.addEventListener("change", () => { draw(); again(); });
+    // a figure in a folded part has no width until it is opened; paper has another width than the screen
+    const charts = () => document.querySelectorAll(".js-plotly-plot");
+    window.addEventListener("beforeprint", () => charts().forEach((div) => Plotly.Plots.resize(div)));
+  };
+  start().catch((error) => {
+    document.getElementById("undrawn").hidden = false;
+    throw error;
+  });
 })();
