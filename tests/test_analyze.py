@@ -147,6 +147,26 @@ def test_a_layer_can_be_named_and_the_model_is_left_as_found() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_further_layers_have_the_numbers_of_their_own_features() -> None:
+    found = analyze({"net": NET}, *QUERIES, layers=["0", "logits"])["net"]
+    with torch.no_grad():
+        known, natural = (NET[0](x).numpy() for x in (GALLERY[0], QUERIES[0]))
+    one, y = found.under[0].layers["0"], QUERIES[1].numpy()
+    assert np.allclose(one.natural, natural, atol=1e-5)
+    knn = KNeighborsClassifier(5, metric="cosine").fit(known, GALLERY[1].numpy())
+    assert one.neighbors_clean.accuracy[0].value == knn.score(one.natural, y)
+    assert one.neighbors.accuracy[0].value == knn.score(one.features, y)
+    expected = separation(one.natural, y, one.features, found.under[0].labels)
+    assert one.separation.r_prime.average == expected.r_prime.average
+    detector = Detector.fit(torch.from_numpy(known), GALLERY[1])
+    scores = [detector.score(torch.tensor(each)).numpy() for each in (one.natural, one.features)]
+    wrong = np.concatenate([~found.samples.correct, found.under[0].labels != y])
+    assert one.detection.auc.value == pytest.approx(roc_auc_score(wrong, -np.concatenate(scores)), abs=1e-3)
+    with torch.no_grad():
+        logits = NET[2](torch.tensor(found.under[0].features)).numpy()
+    assert np.allclose(found.under[0].layers["logits"].features, logits, atol=1e-4)
+
+
 def test_a_map_places_adversarial_samples_among_natural_ones(result: holdfast.Analyzed) -> None:
     found = result["net"].projection(perplexity=5, iterations=20)
     assert found.natural.shape == found.placed.shape == (100, 2)
@@ -176,6 +196,13 @@ class Overflow(nn.Sequential):
         return self[2](features).nan_to_num() + x.sum(1, keepdim=True)  # type: ignore[no-any-return]
 
 
+class Wide(nn.Sequential):
+    """A network with a layer that is too wide for a detector."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 5000), nn.Linear(5000, 4), nn.Linear(4, 10))
+
+
 ONE = (X[:11], torch.cat([Y[:10], torch.tensor([0])]))  # classes 1 to 9 have one sample
 
 
@@ -188,6 +215,14 @@ ONE = (X[:11], torch.cat([Y[:10], torch.tensor([0])]))  # classes 1 to 9 have on
         ((NET, *QUERIES), {"gallery": "digits"}, "gallery is 'digits' but must be training samples"),
         ((NET, *QUERIES), {"k": 401}, r"k is \[401\] but the gallery has 400 samples"),
         ((NET, *QUERIES), {"layer": "conv9"}, "the model has no layer 'conv9'; it has 0, 1, 2"),
+        ((NET, *QUERIES), {"layers": ["conv9"]}, "the model has no layer 'conv9'; it has 0, 1, 2"),
+        ((NET, *QUERIES), {"layers": ["0", "0"]}, r"layers is \['0', '0'\] and layer None but different layers are"),
+        ((NET, *QUERIES), {"layers": "0", "layer": "0"}, "different layers are needed"),
+        (
+            (Wide(), *QUERIES),
+            {"layers": "0"},
+            "have 5000 dimensions but a Gaussian per class is fitted to at most 4096",
+        ),
         ((Overflow(*trained()), *QUERIES), {}, "features hold NaN or infinite values"),
         ((DecisionTreeClassifier().fit(*GALLERY), *QUERIES), {}, "has no network, so it has no features to analyze"),
         (({}, *QUERIES), {}, "there is no model to evaluate"),
@@ -208,6 +243,10 @@ ONE = (X[:11], torch.cat([Y[:10], torch.tensor([0])]))  # classes 1 to 9 have on
         "name",
         "k",
         "layer",
+        "layers",
+        "layer twice",
+        "layer again",
+        "wide layer",
         "nan",
         "no network",
         "none",

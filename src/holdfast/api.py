@@ -138,6 +138,7 @@ def analyze(
     gallery: Any,
     threat: Threat | str,
     layer: str | None = None,
+    layers: Sequence[str] = (),
     eps: float | Sequence[float] = (),
     steps: int | Sequence[int] = 40,
     k: int | Sequence[int] = 50,
@@ -149,11 +150,12 @@ def analyze(
 
     ``model`` is a network or a mapping from names to networks; ``x``, ``y``, ``threat``, ``samples`` and ``rng`` are
     those of :func:`evaluate`. ``gallery`` holds training samples, as a pair or a Dataset. ``layer`` names the module
-    whose output is the features, by default the input of the last linear layer. Every sample is attacked by PGD with
-    ``steps`` steps, at each ``eps`` if some are given in place of that of the threat. The result holds, for each model,
-    the ratios r and r' and the ``k``-nearest-neighbor accuracy of Mao et al. (2019), the detection of misclassified
-    samples by class densities under PGD and under an attack that knows the detector, and the drift of features step by
-    step; ``result["name"].projection()`` is their map.
+    whose output is the features, by default the input of the last linear layer; ``result["name"].under[-1].layers``
+    has r, r', nearest neighbors and detection in further ``layers``. Every sample is attacked by PGD with ``steps``
+    steps, at each ``eps`` if some are given in place of that of the threat. The result holds, for each model, the
+    ratios r and r' and the ``k``-nearest-neighbor accuracy of Mao et al. (2019), the detection of misclassified samples
+    by class densities under PGD and under an attack that knows the detector, and the drift of features step by step;
+    ``result["name"].projection()`` is their map.
     """
     if gallery is None or isinstance(gallery, str):
         raise ValueError(f"gallery is {gallery!r} but must be training samples; give (x_train, y_train) or a Dataset")
@@ -163,7 +165,9 @@ def analyze(
     data = samples_of(x, y, samples, threats)
     x_known, y_known = gallery if isinstance(gallery, tuple) else (gallery, None)
     known = samples_of(x_known, y_known, None, threats)
-    config = AnalyzeConfig(layer=layer, eps=_several(eps), steps=_several(steps), k=_several(k))
+    config = AnalyzeConfig(
+        layer=layer, layers=_several(layers), eps=_several(eps), steps=_several(steps), k=_several(k)
+    )
     plan = analyzer.Plan(threats[0], config)
     found = {}
     with Progress(shown=progress) as bars:

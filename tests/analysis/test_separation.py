@@ -40,6 +40,10 @@ def test_the_ratios_are_those_of_the_slow_loop(signed):
     expected = np.array([slow(*given, k) for k in range(4)])
     np.testing.assert_allclose(found.r.each, expected[:, 0], rtol=1e-9)
     np.testing.assert_allclose(found.r_prime.each, expected[:, 1], rtol=1e-9)
+    natural, y = given[:2]
+    pairs = [[distance(u, v) for u, v in combinations(natural[y == k], 2)] for k in range(4)]
+    assert found.within.value == pytest.approx(np.mean([np.mean(each) for each in pairs]))
+    assert found.within.low < found.within.value < found.within.high
     assert found.r.skipped == 1
     assert found.r.known == [0, 1, 2]
     assert found.r.average.value == pytest.approx(np.nanmean(expected[:, 0]))

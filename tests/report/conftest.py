@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from synthetic_study import make_run, make_study, study, without  # noqa: F401  (fixtures)
+from waiting import until
 
 FLAGS = [
     "--no-sandbox",
@@ -44,7 +45,7 @@ def open_page(browser: Any) -> Callable[..., tuple[Any, list[str]]]:
         drawn = (
             "[...document.querySelectorAll('[data-plot], [data-part=chart]')].every(d => d.querySelector('.main-svg'))"
         )
-        page.wait_for_function(drawn)
+        until(page, drawn)
         return page, complaints
 
     return opened

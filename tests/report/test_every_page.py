@@ -15,6 +15,7 @@ from holdfast.report.study_page import study_page
 from holdfast.report.sweep import DONE, Axis, Sweep, Trial, sweep_page
 from holdfast.report.together import together
 from holdfast.statistics import Share
+from waiting import until
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_it_fits_a_phone_and_a_screen_without_complaints(
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 844})
-        page.wait_for_function("(width) => document.documentElement.scrollWidth === width", arg=width)
+        until(page, "(width) => document.documentElement.scrollWidth === width", width)
         assert page.evaluate(BEYOND, width) == []
     assert page.evaluate(HEADINGS) == []
     assert page.evaluate(NAMELESS) == []

@@ -24,6 +24,7 @@ from holdfast.report.study import Run, Study
 from holdfast.report.study_page import study_page
 from holdfast.report.together import together
 from holdfast.rng import Rng
+from waiting import until
 
 NAMES = ("<b>one", "two")
 
@@ -77,8 +78,10 @@ def test_tables_hold_the_numbers_of_the_analyses(inside: Study, result: holdfast
     found = features.section(inside)
     assert found is not None
     common = common_classes(inside.runs, 0)
-    assert shares(cells(found.tables[0], 0)) == [one.under[0].separation.r.over(common) for one in each]
-    assert shares(cells(found.tables[0], 1)) == [one.under[0].separation.r_prime.average for one in each]
+    assert shares(cells(found.tables[0], 0)) == [one.under[0].accuracy for one in each]
+    assert shares(cells(found.tables[0], 1)) == [one.under[0].separation.r.over(common) for one in each]
+    assert shares(cells(found.tables[0], 2)) == [one.under[0].separation.r_prime.average for one in each]
+    assert shares(cells(found.tables[0], 3)) == [one.under[0].separation.within for one in each]
     assert shares(cells(found.tables[1], 0)) == [one.neighbors.accuracy[0] for one in each]
     assert shares(cells(found.tables[1], 1)) == [one.under[0].neighbors.accuracy[0] for one in each]
     detected = detection.section(inside)
@@ -224,9 +227,7 @@ def test_the_slider_moves_points_and_the_pointer_shows_images(open_page: Any, fi
         before,
     )
     page.mouse.move(box["x"] + point[0], box["y"] + point[1])
-    page.wait_for_function(
-        "(before) => document.querySelector('[data-part=sample]').textContent !== before", arg=before
-    )
+    until(page, "(before) => document.querySelector('[data-part=sample]').textContent !== before", before)
     ink = "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((v) => v)"
     assert page.locator("[data-part=clean] canvas").evaluate(ink)
     assert page.locator("[data-part=moved] canvas").evaluate(ink)
@@ -250,10 +251,10 @@ def test_tables_are_copied_and_figures_saved(open_page: Any, file: Path, result:
     r_prime = result[NAMES[0]].under[0].separation.r_prime.average
     assert rows[0][0] == "Model"
     assert rows[1][0].startswith("<b>one")
-    assert rows[1][2] == f"{r_prime.value:.3f} [{r_prime.low:.3f}, {r_prime.high:.3f}]"
+    assert rows[1][3] == f"{r_prime.value:.3f} [{r_prime.low:.3f}, {r_prime.high:.3f}]"
     tools.locator("[data-copy=latex]").press("Enter")
     latex = page.evaluate("navigator.clipboard.readText()")
-    assert latex.startswith("\\begin{tabular}{lrrr}\n\\toprule\nModel & ")
+    assert latex.startswith("\\begin{tabular}{lrrrrr}\n\\toprule\nModel & ")
     assert "$<$b$>$one" in latex
     assert f"{r_prime.value:.3f} [{r_prime.low:.3f}, {r_prime.high:.3f}]" in latex
     assert latex.count("\\\\\n") == 3
@@ -328,11 +329,12 @@ def test_paper_shows_figures_and_tables_without_controls(open_page: Any, file: P
     assert page.locator("[data-plot] .main-svg").first.is_visible()
     page.set_viewport_size({"width": 794, "height": 1123})  # A4
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function(
+    until(
+        page,
         """() => [...document.querySelectorAll('.js-plotly-plot')]
-          .every((one) => one.getBoundingClientRect().height >= one.querySelector('.main-svg').clientHeight)"""
+          .every((one) => one.getBoundingClientRect().height >= one.querySelector('.main-svg').clientHeight)""",
     )
-    page.wait_for_function("() => document.documentElement.scrollWidth === 794")
+    until(page, "() => document.documentElement.scrollWidth === 794")
     assert page.pdf(format="A4").startswith(b"%PDF")
     assert complaints == []
     page.close()

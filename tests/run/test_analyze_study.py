@@ -233,7 +233,7 @@ def test_an_own_model_is_analyzed_from_its_folder(call: Any, tmp_path: Path, mon
     (tmp_path / "nets_inside.py").write_text(NETS)
     given = ("--model", "nets_inside:build", "--data", "digits", "--threat", "linf:0.1", "--attack", "fgsm")
     assert call("evaluate", *given, "--samples", 60, "--out", "own").code == 0
-    done = call("analyze", "own", *SETTINGS, "--set", 'analyze.layer="1"')
+    done = call("analyze", "own", *SETTINGS, "--set", 'analyze.layer="1"', "--set", 'analyze.layers=["2", "3"]')
     assert done.code == 0, done.err
     (folder,) = Path("own").glob("*/seed-0")
     found = Analysis.load(folder)
@@ -243,7 +243,12 @@ def test_an_own_model_is_analyzed_from_its_folder(call: Any, tmp_path: Path, mon
     first = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12))
     with torch.no_grad():
         assert np.allclose(found.natural, first(digits.batch(torch.arange(60)).x).numpy(), atol=1e-5)
-    assert 'section id="map"' in Path("own/report.html").read_text()
+    page = Path("own/report.html").read_text()
+    assert 'section id="map"' in page
+    for layer in ("2", "3"):
+        ratio = found.under[-1].layers[layer].separation.r_prime.average
+        assert f"Layer {layer} under PGD-3 at linf 0.2" in page
+        assert f"[{ratio.low:.3f}, {ratio.high:.3f}]" in page
     refused = one_sentence(call("analyze", "own", *SETTINGS, "--set", 'analyze.layer="9"'), 2)
     assert "the model has no layer '9'; it has 0, 1, 2, 3" in refused
 

@@ -69,13 +69,18 @@ class Ratio:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Separation:
-    """The ratios r (to the false class, Table 2 of the TLA paper) and r' (to the true class, Table 3)."""
+    """The ratios r (to the false class, Table 2 of the TLA paper) and r' (to the true class, Table 3).
+
+    ``within`` is the mean distance among the natural samples of a class, averaged over the classes: what both ratios
+    divide by. Where it is small, r is large although adversarial examples are near the false class.
+    """
 
     r: Ratio
     r_prime: Ratio
+    within: Estimate
 
     def __repr__(self) -> str:
-        return f"r = {self.r}, r' = {self.r_prime}"
+        return f"r = {self.r}, r' = {self.r_prime}, distance within a class {self.within}"
 
 
 def separation(
@@ -113,7 +118,11 @@ def separation(
         ratios = between / within
         return Ratio(classes, ratios[0], np.array([mask.sum() for mask in adversarial.values()]), ratios[1:])
 
-    return Separation(r=ratio({k: (label == k) & ~natural for k, natural in own.items()}), r_prime=ratio(own))
+    return Separation(
+        r=ratio({k: (label == k) & ~natural for k, natural in own.items()}),
+        r_prime=ratio(own),
+        within=Estimate.of(within[0].mean(), _mean(within[1:]), len(y)),
+    )
 
 
 class _Distances:

@@ -1,6 +1,6 @@
 """A look inside a network: its features under attack and the loss around samples, measured as any evaluation is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import Any, cast
@@ -25,7 +25,7 @@ from holdfast.losses.detection import Evasion
 from holdfast.models.classifier import FEATURES, LOGITS, adapt
 from holdfast.models.detector import Detector
 from holdfast.recipes.tables.analyze import AnalyzeConfig, Level
-from holdfast.records.records import Records
+from holdfast.records.records import Array, Records
 
 FOLDER = "inside"
 NATURAL, AWARE = "natural", "detector-aware "
@@ -85,7 +85,7 @@ class Plan:
             "gaps": {"eps": list(self.gap_eps), "steps": list(GAP_STEPS)},
             "restarts": self.config.restarts,
             "fpr": self.config.fpr,
-        }
+        } | ({"layers": list(self.config.layers)} if self.config.layers else {})
 
 
 def _spread(n: int, count: int) -> tuple[int, ...]:
@@ -102,12 +102,12 @@ def analyze(subject: Subject, sets: Sets, plan: Plan, settings: Settings, tick: 
     """
     _check(sets)
     work = _Work(_with_features(subject, plan.config.layer), plan, settings, tick)
-    gallery = work.features("gallery", sets.gallery)
-    detector = Detector.fit(gallery, sets.gallery.y, plan.config.layer)
+    known = work.known(sets.gallery)
+    detector = known[FEATURES].detector
     if sets.valid is not None:
-        detector.calibrate(work.features("valid", sets.valid, right=True), plan.config.fpr)
+        detector.calibrate(work.right(sets.valid), plan.config.fpr)
     save_detector(detector, work.folder / "detector.safetensors")
-    found = work.samples(sets.samples, Gallery(sets.gallery, gallery), detector)
+    found = work.samples(sets.samples, known)
     return found, work.followed(sets.samples.spread(plan.config.followed))
 
 
@@ -141,6 +141,14 @@ def _check(sets: Sets) -> None:
 
 
 @dataclass(frozen=True)
+class Known:
+    """The gallery in one layer, and the detector that was fitted to it."""
+
+    gallery: Gallery
+    detector: Detector
+
+
+@dataclass(frozen=True)
 class _Work:
     """Measures sets of samples, each with records in a folder of its own."""
 
@@ -170,36 +178,53 @@ class _Work:
         before, whole = 100 * _ORDER.index(name), 100 * len(_ORDER)
         return lambda done, total, words: self.tick(before + 100 * done // total, whole, words)
 
-    def features(self, name: str, samples: Split, right: bool = False) -> Tensor:
-        """Features of clean samples; only of those that are classified correctly if ``right``."""
-        found = self._measure(name, samples, [Features(name=NATURAL)])
-        # a copy, because torch takes no arrays that cannot be written
-        features = torch.from_numpy(found.arrays[features_name(NATURAL)].copy())
-        return features[torch.from_numpy(found.arrays[label_name(NATURAL)].copy()) == samples.y] if right else features
+    def known(self, samples: Split) -> dict[str, Known]:
+        """The gallery in each layer."""
+        layers = (FEATURES, *self.plan.config.layers)
+        found = self._measure("gallery", samples, [Features(name=NATURAL, layers=layers)])
+        each = {layer: _tensor(found.arrays[features_name(NATURAL, layer)]) for layer in layers}
+        return {layer: self._fitted(Gallery(samples, features), layer) for layer, features in each.items()}
 
-    def samples(self, samples: Split, gallery: Gallery, detector: Detector) -> Records:
+    def _fitted(self, gallery: Gallery, layer: str) -> Known:
+        name = self.plan.config.layer if layer == FEATURES else layer
+        return Known(gallery, Detector.fit(gallery.features, gallery.samples.y, name).to(self.settings.device))
+
+    def right(self, samples: Split) -> Tensor:
+        """Features of the clean samples that are classified correctly."""
+        found = self._measure("valid", samples, [Features(name=NATURAL)])
+        return _tensor(found.arrays[features_name(NATURAL)])[_tensor(found.arrays[label_name(NATURAL)]) == samples.y]
+
+    def samples(self, samples: Split, known: Mapping[str, Known]) -> Records:
         """Features before and after each attack and their places in the gallery, logits, and class weights."""
-        natural = Features(name=NATURAL, layers=(FEATURES, LOGITS), shown=_PICTURED)
-        score, known = detector.to(self.settings.device).score, {"detector": gallery.digest}
+        gallery, detector, further = known[FEATURES].gallery, known[FEATURES].detector, self.plan.config.layers
+        natural = Features(name=NATURAL, layers=(FEATURES, LOGITS, *further), shown=_PICTURED)
         attacked = [
-            one
-            for level in self.plan.levels
-            for one in (
-                Features(name=level.name, attack=_pgd(level, "last"), recipe=_recipe(level), shown=_PICTURED),
-                Features(
-                    name=f"{AWARE}{level.name}",
-                    attack=_pgd(level, "worst", Evasion(score)),
-                    recipe=_recipe(level) | known,
-                ),
+            Features(
+                name=level.name,
+                layers=(FEATURES, *further),
+                attack=_pgd(level, "last"),
+                recipe=_recipe(level),
+                shown=_PICTURED,
             )
+            for level in self.plan.levels
         ]
-        placed = [
-            Placed(name=f"place:{of.name}", of=of, gallery=gallery, k=self.plan.config.k, detector=detector)
-            for of in (natural, *attacked)
+        aware = [
+            Features(
+                name=f"{AWARE}{level.name}",
+                attack=_pgd(level, "worst", Evasion(detector.score)),
+                recipe=_recipe(level) | {"detector": gallery.digest},
+            )
+            for level in self.plan.levels
         ]
+        placed = [self._placed(of, known[FEATURES]) for of in (natural, *attacked, *aware)]
+        placed += [self._placed(of, known[layer], layer) for layer in further for of in (natural, *attacked)]
         threshold = float(detector.threshold) if detector.threshold.isfinite() else None
-        every: list[Measurement] = [natural, *attacked, *placed, Classes(gallery=gallery)]
+        every: list[Measurement] = [natural, *attacked, *aware, *placed, Classes(gallery=gallery)]
         return self._measure("samples", samples, every, threshold=threshold)
+
+    def _placed(self, of: Features, known: Known, layer: str = FEATURES) -> Placed:
+        name, k = place_name(of.name, layer), self.plan.config.k
+        return Placed(name=name, of=of, gallery=known.gallery, k=k, detector=known.detector, layer=layer)
 
     def followed(self, samples: Split) -> Records:
         """The path of some samples along the attack, their map, and the loss around them."""
@@ -215,6 +240,15 @@ class _Work:
         if config.landscape:
             every.append(Surface(threat=level.threat, samples=config.landscape))
         return self._measure("followed", samples, every)
+
+
+def _tensor(values: Array) -> Tensor:
+    return torch.from_numpy(values.copy())  # torch takes no arrays that cannot be written
+
+
+def place_name(measurement: str, layer: str = FEATURES) -> str:
+    """The name of the measurement of where the features of a layer lie in the gallery."""
+    return f"place:{measurement}" if layer == FEATURES else f"place:{measurement} {layer}"
 
 
 def _pgd(level: Level, keep: Any, loss: Loss = cross_entropy) -> PGD:

@@ -10,6 +10,8 @@ from holdfast.contracts import Outputs
 from holdfast.models.classifier import adapt
 from holdfast.settings import check_tensors, is_number
 
+_WIDEST = 4096  # dimensions; the covariances of ten classes then take 0.7 GiB
+
 
 class Detector(nn.Module):
     """One Gaussian per class in feature space; the confidence of a sample is its largest class log density.
@@ -46,9 +48,8 @@ class Detector(nn.Module):
         """Fit a detector to the features (n, d) of training samples with labels ``y``; every class needs two."""
         _check(features, y)
         classes = [features[y == k].double().cpu() for k in sorted(set(y.tolist()))]
-        means, whitening, constant = zip(*map(_gaussian, classes), strict=True)
-        fitted = Detector(torch.stack(means), torch.stack(whitening), torch.stack(constant), layer)
-        return fitted.float().to(features.device)
+        means, whitening, constant = (torch.stack(each) for each in zip(*map(_gaussian, classes), strict=True))
+        return Detector(means, whitening, constant, layer).to(features.device)
 
     def densities(self, features: Tensor) -> Tensor:
         """(b, classes) the log density of every class."""
@@ -123,6 +124,11 @@ def _check(features: Tensor, y: Tensor) -> None:
             f"features have shape {tuple(features.shape)} and labels {tuple(y.shape)} but (samples, dimensions) and "
             "one label per sample are needed"
         )
+    if features.shape[1] > _WIDEST:
+        raise ValueError(
+            f"the features have {features.shape[1]} dimensions but a Gaussian per class is fitted to at most "
+            f"{_WIDEST}; take them from a smaller layer"
+        )
     if not features.isfinite().all():
         raise ValueError("features hold NaN or infinite values; check the model for overflow")
     counts = Counter(y.tolist())
@@ -144,4 +150,4 @@ def _gaussian(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     factor = torch.linalg.cholesky(covariance)
     white = torch.linalg.solve_triangular(factor, torch.eye(size, dtype=factor.dtype), upper=False).T
     constant = -factor.diagonal().log().sum() - size / 2 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64))
-    return features.mean(0), white, constant
+    return features.mean(0).float(), white.float(), constant.float()

@@ -17,10 +17,10 @@ from holdfast.analysis.neighborhoods import Neighborhoods
 from holdfast.analysis.projection import Projection, projection
 from holdfast.analysis.separation import Separation, separation
 from holdfast.analysis.strength import Strength, strength
-from holdfast.evaluation.analyze import AWARE, FOLDER, NATURAL
+from holdfast.evaluation.analyze import AWARE, FOLDER, NATURAL, place_name
 from holdfast.evaluation.measurements.features import features_name, label_name
 from holdfast.geometry import eps_text
-from holdfast.models.classifier import LOGITS
+from holdfast.models.classifier import FEATURES, LOGITS
 from holdfast.records.records import Array, Mask, Records
 from holdfast.statistics import Estimate, Share
 
@@ -75,9 +75,9 @@ class Analysis:
         """The nearest gallery samples without attack."""
         return self.neighbors_of(NATURAL)
 
-    def neighbors_of(self, name: str) -> Neighborhoods:
-        """The nearest gallery samples of the features that a measurement found."""
-        votes, nearest = (self.samples.arrays[f"{kind}:place:{name}"] for kind in ("votes", "nearest"))
+    def neighbors_of(self, name: str, layer: str = FEATURES) -> Neighborhoods:
+        """The nearest gallery samples of the features that a measurement found in a layer."""
+        votes, nearest = (self.samples.arrays[f"{kind}:{place_name(name, layer)}"] for kind in ("votes", "nearest"))
         return Neighborhoods.of(self.facts["k"], votes, nearest, self.y)
 
     @cached_property
@@ -203,12 +203,12 @@ class Under:
     @cached_property
     def detection(self) -> Detection:
         """Detection of misclassified samples, natural and attacked together, as in Figure 5 of Mao et al. (2019)."""
-        return self._detection(self.name)
+        return self.detection_of(self.name)
 
     @cached_property
     def detection_aware(self) -> Detection:
         """The same under the attack that knows the detector."""
-        return self._detection(f"{AWARE}{self.name}")
+        return self.detection_of(f"{AWARE}{self.name}")
 
     @cached_property
     def rejection(self) -> Rejection | None:
@@ -219,13 +219,68 @@ class Under:
         pairs = [(self._score(name), self._wrong(name)) for name in (NATURAL, aware)]
         return rejection(threshold, *pairs[0], *pairs[1])
 
-    def _detection(self, name: str) -> Detection:
-        both = (NATURAL, name)
-        scores, wrong = (np.concatenate([of(one) for one in both]) for of in (self._score, self._wrong))
+    @cached_property
+    def layers(self) -> Mapping[str, "Layer"]:
+        """The further layers that were measured, in the order in which they were named."""
+        return {layer: Layer(self, layer) for layer in self.of.facts.get("layers", ())}
+
+    def detection_of(self, name: str, layer: str = FEATURES) -> Detection:
+        """Detection among the natural samples and those that a measurement attacked, by the densities in a layer."""
+        scores = np.concatenate([self._score(one, layer) for one in (NATURAL, name)])
+        wrong = np.concatenate([self._wrong(one) for one in (NATURAL, name)])
         return detection(scores, wrong, np.tile(self.of.samples.columns["index"], 2))
 
-    def _score(self, name: str) -> Array:
-        return self.of.samples.arrays[f"score:place:{name}"]
+    def _score(self, name: str, layer: str = FEATURES) -> Array:
+        return self.of.samples.arrays[f"score:{place_name(name, layer)}"]
 
     def _wrong(self, name: str) -> Mask:
         return np.asarray(self.of.samples.arrays[label_name(name)] != self.of.y)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The analyses of a further layer under one attack, which does not know a detector."""
+
+    under: Under
+    name: str
+
+    @property
+    def natural(self) -> Array:
+        """The features without attack, (n, d)."""
+        return self.under.of.samples.arrays[features_name(NATURAL, self.name)]
+
+    @property
+    def features(self) -> Array:
+        """The features after the attack, (n, d)."""
+        return self.under.of.samples.arrays[features_name(self.under.name, self.name)]
+
+    @cached_property
+    def separation(self) -> Separation:
+        """The ratios r and r'."""
+        return separation(self.natural, self.under.of.y, self.features, self.under.labels)
+
+    @property
+    def ratios(self) -> Separation | None:
+        """The same, None where the features of a class all have one direction."""
+        try:
+            return self.separation
+        except ValueError:
+            return None
+
+    @cached_property
+    def neighbors_clean(self) -> Neighborhoods:
+        """The nearest gallery samples without attack."""
+        return self.under.of.neighbors_of(NATURAL, self.name)
+
+    @cached_property
+    def neighbors(self) -> Neighborhoods:
+        """The nearest gallery samples after the attack."""
+        return self.under.of.neighbors_of(self.under.name, self.name)
+
+    @cached_property
+    def detection(self) -> Detection:
+        """Detection of misclassified samples, natural and attacked together."""
+        return self.under.detection_of(self.under.name, self.name)
+
+    def __repr__(self) -> str:
+        return f"layer {self.name}: {self.separation}; {self.neighbors}; detection {self.detection.auc}"

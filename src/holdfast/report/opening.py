@@ -20,6 +20,9 @@ _MOVES = {
 }
 
 
+_UNDEFENDED = {"plain": "plain (no defense)"}  # the name that recipes give to training without one
+
+
 def opening(study: Study) -> Opening:
     """The first screen of a study."""
     return Opening(
@@ -153,7 +156,8 @@ def _rest(others: Sequence[Sequence[str]], cells: dict[str, Cell]) -> Iterator[s
         values = range_text([cells[title].mean for title in between])
         yield f"{len(between)} models in between keep {values} %"
     for tier in shown:
-        yield f"{listed(tier)} keep{'s' * (len(tier) == 1)} {range_text([cells[title].mean for title in tier])} %"
+        names = listed([_UNDEFENDED.get(title, title) for title in tier])
+        yield f"{names} keep{'s' * (len(tier) == 1)} {range_text([cells[title].mean for title in tier])} %"
 
 
 def _leads_all(study: Study, best: str) -> bool:

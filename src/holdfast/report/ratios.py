@@ -2,19 +2,24 @@
 
 from collections.abc import Sequence
 
-from holdfast.analysis.separation import Ratio
+from holdfast.analysis.separation import Ratio, Separation
 from holdfast.report.analysis import Analysis
 from holdfast.report.study import Run, analysis_of, check_same_samples
 from holdfast.statistics import Estimate
 
 
-def ratio(run: Run, level: int, kind: str) -> Ratio | None:
-    """r or r' of a model at a level; None where features of a class all have one direction."""
+def separated(run: Run, level: int) -> Separation | None:
+    """r and r' of a model at a level; None where features of a class all have one direction."""
     try:
-        found: Ratio = getattr(analysis_of(run).under[level].separation, kind)
+        return analysis_of(run).under[level].separation
     except ValueError:
         return None
-    return found
+
+
+def ratio(run: Run, level: int, kind: str) -> Ratio | None:
+    """r or r' of a model at a level; None where features of a class all have one direction."""
+    found = separated(run, level)
+    return None if found is None else found.r if kind == "r" else found.r_prime
 
 
 def common_classes(runs: Sequence[Run], level: int) -> list[int]:

@@ -122,6 +122,11 @@ class Study:
         """The titles of all runs, in the order of their first run."""
         return list(by_title(self.runs))
 
+    @property
+    def first_seed(self) -> str:
+        """What captions of figures that show one seed of each model end with; nothing if no model has several."""
+        return " First seed." if len(self.runs) > len(self.titles) else ""
+
     def attacked(self) -> dict[str, list[Run]]:
         """The runs of each title that accuracy is tabulated for: all but those that only have certificates."""
         return by_title(run for run in self.runs if run.records.attacks or not run.certificates)

@@ -8,7 +8,7 @@ import pytest
 from holdfast.records.facts import Draws
 from holdfast.records.records import Records
 from holdfast.report.elements.format import eps_text
-from holdfast.report.elements.table import Cell
+from holdfast.report.elements.table import UNKNOWN, Cell
 from holdfast.report.sections.results import main_table, other_table, section, settings_table
 from holdfast.report.summary import against
 from holdfast.statistics import Share
@@ -101,8 +101,24 @@ def test_a_study_without_attacks_has_clean_accuracy_only(make_run, make_study, w
 
 def test_settings_are_listed_for_each_attack(study) -> None:
     rows = {row.name: row.cells for row in settings_table(study).rows}
-    assert rows["PGD-40"] == ("linf", "0.3", "any perturbation within eps", "steps 40")
+    assert rows["PGD-40"] == (UNKNOWN, "linf", "0.3", "within eps", "steps 40")
     assert rows["PGD-L2"][-1] == "-"
+
+
+def test_what_an_attack_is_and_its_inner_attack_stand_in_words(make_run, make_study) -> None:
+    run = make_run("a", 0, n=9)
+    inner = {"name": "pgd", "threat": {"eps": 0.3}, "steps": 40, "step": None, "decay": 0.5}
+    settings = {"PGD-40": inner, "FGSM": {"attack": inner, "source": "self"}}
+    attacks = {name: run.records.facts["attacks"][name] | {"settings": given} for name, given in settings.items()}
+    facts = run.records.facts | {"attacks": run.records.facts["attacks"] | attacks}
+    study = make_study([replace(run, records=replace(run.records, facts=facts))])
+    rows = {row.name: row.cells for row in settings_table(study).rows}
+    assert (rows["PGD-40"][0], rows["PGD-40"][-1]) == (
+        "Projected gradient descent on the negative loss.",
+        "steps 40, decay 0.5",
+    )
+    assert rows["FGSM"][0] == "Black-box attack by transfer."
+    assert rows["FGSM"][-1] == "attack pgd (steps 40, decay 0.5), source self"
 
 
 @pytest.mark.parametrize(

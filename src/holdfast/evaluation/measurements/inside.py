@@ -53,14 +53,16 @@ class _Analyzed(Inside):
 
 @dataclass(frozen=True, kw_only=True)
 class Placed(_Analyzed):
-    """Where features lie among those of a gallery: the nearest samples, (n, 10), the votes of each ``k``, (n, k), and
-    the confidence of a detector; and of the samples of which images are stored, those of their neighbors too.
+    """Where the features of a layer lie among those of a gallery: the nearest samples, (n, 10), the votes of each
+    ``k``, (n, k), and the confidence of a detector; and of the samples of which images are stored, those of their
+    neighbors too.
     """
 
     of: Features
     gallery: Gallery
     k: tuple[int, ...]
     detector: Detector
+    layer: str = FEATURES
     arrays = frozenset({"nearest", "votes", "score", "retrieved", "retrieved_y"})
 
     @property
@@ -76,7 +78,7 @@ class Placed(_Analyzed):
     def measure(self, subject: Subject, shard: Shard, before: Before) -> Part:
         """The neighbors and the confidence of the samples of a shard."""
         part, known = before[self.of.name][shard.number], self.gallery
-        features, gallery_y = part[f"features:{FEATURES}"], known.samples.y.numpy()
+        features, gallery_y = part[f"features:{self.layer}"], known.samples.y.numpy()
         found = neighborhoods(features, shard.samples.y.numpy(), known.features.numpy(), gallery_y, k=self.k)
         with torch.no_grad():
             score = self.detector.score(torch.from_numpy(features).to(self.detector.means)).cpu().numpy()

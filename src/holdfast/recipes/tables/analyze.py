@@ -26,15 +26,16 @@ class AnalyzeConfig:
     """What is analyzed: ``samples`` test samples against a ``gallery`` of training samples (None: all), evenly spaced.
 
     PGD attacks at each ``eps`` (none: that of the threat) with ``steps`` steps, one number for each eps or one for all.
-    ``layer`` names the module whose output is the features (None: the input of the last linear layer). ``k`` are the
-    numbers of neighbors. The detector's threshold rejects the share ``fpr`` of validation samples. Some samples are
-    ``followed`` along the attack at the largest eps, on the map, and through ``restarts``; the loss around
-    ``landscape`` of them is measured on a grid.
+    ``layer`` names the module whose output is the features (None: the input of the last linear layer); r, r', nearest
+    neighbors and detection are also measured in further ``layers``. ``k`` are the numbers of neighbors. The detector's
+    threshold rejects the share ``fpr`` of validation samples. Some samples are ``followed`` along the attack at the
+    largest eps, on the map, and through ``restarts``; the loss around ``landscape`` of them is measured on a grid.
     """
 
     samples: int | None = 1000
     gallery: int | None = 10_000
     layer: str | None = None
+    layers: tuple[str, ...] = ()
     eps: tuple[float, ...] = ()
     steps: tuple[int, ...] = (40,)
     k: tuple[int, ...] = (50,)
@@ -64,6 +65,8 @@ class AnalyzeConfig:
             )
         if min(self.k, default=0) < 1 or len(set(self.k)) < len(self.k):
             raise ValueError(f"k is {list(self.k)} but different numbers of neighbors from 1 are needed")
+        if len({*self.layers, self.layer}) < len(self.layers) + 1:
+            raise ValueError(f"layers is {list(self.layers)} and layer {self.layer!r} but different layers are needed")
         if not 0 < self.fpr < 1:
             raise ValueError(f"fpr is {self.fpr} but must be a share between 0 and 1")
 

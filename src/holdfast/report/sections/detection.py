@@ -153,7 +153,7 @@ def _roc(study: Study, level: int) -> list[Plot]:
     layout = _layout("others rejected", "misclassified samples rejected")
     caption = (
         "Good is a curve in the upper left corner, also for the dotted one: that attack knows the detector. The gray "
-        "diagonal is chance. First seed."
+        f"diagonal is chance.{study.first_seed}"
     )
     title = f"ROC of detection under {_under(next(iter(study.analyzed().values()))[0], level).name}"
     alt = f"{title}, curves of the detection of misclassified samples for {', '.join(study.analyzed())}"
@@ -166,7 +166,7 @@ def _accepted(study: Study, level: int) -> list[Plot]:
         return []
     caption = (
         "Accuracy on the samples with the largest confidence, natural and adversarial together. Good is a curve that "
-        "rises to 1 soon from right to left, also the dotted one. First seed."
+        f"rises to 1 soon from right to left, also the dotted one.{study.first_seed}"
     )
     title = f"Accuracy with rejection under {_under(next(iter(study.analyzed().values()))[0], level).name}"
     alt = f"{title}, against the share of accepted samples for {', '.join(study.analyzed())}"

@@ -29,7 +29,7 @@ def section(study: Study) -> Section | None:
         id="drift",
         title="Along the attack",
         sentences=note,
-        tables=[_table(study, groups), _toward(groups)],
+        tables=[_table(study, groups), _toward(study, groups)],
         plots=[_distances(study), *_strengths(study)],
     )
 
@@ -46,11 +46,12 @@ def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
     return run_table(groups, measures, colors(study.titles), size=lambda run: len(analysis_of(run).followed))
 
 
-def _toward(groups: Mapping[str, Sequence[Run]]) -> Table:
+def _toward(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
     """Where the samples of each class end, for the first seed of each model."""
     titles = ("Method", "Class", "Samples", "End nearest to the true mean, %", "Most others end nearest to", "%")
     rows = [row for name, runs in groups.items() for row in _ends(name, _drift(runs[0]))]
-    return listing(titles, rows, "Toward which class the samples of each class move, first seed", folded=True)
+    caption = f"Toward which class the samples of each class move{study.first_seed and ', first seed'}"
+    return listing(titles, rows, caption, folded=True)
 
 
 def _ends(name: str, found: Drift) -> Iterator[list[str]]:
@@ -81,7 +82,7 @@ def _distances(study: Study) -> Plot:
     caption = (
         "The mean distance of the features to the mean of their true class (solid), and to the nearest mean of another "
         "one (dotted). Good is a solid line that stays low, below the dotted one of the same color; where they cross, "
-        "samples are on average nearer to a false class. First seed."
+        f"samples are on average nearer to a false class.{study.first_seed}"
     )
     alt = f"Line chart of distances to class means along the attack for {', '.join(study.analyzed())}"
     layout = _layout("step of the attack", "cosine distance")
@@ -114,7 +115,7 @@ def _strength(study: Study, what: str, good: str, of: Callable[[Analysis], Stren
     layout = _layout(f"{what} of the attack", "correct (%)")
     layout["yaxis"]["range"] = [-2, 102]
     alt = f"Line chart of accuracy against the {what} of the attack for {', '.join(study.analyzed())}"
-    caption = f"{good} Bars span the 95 % intervals. First seed."
+    caption = f"{good} Bars span the 95 % intervals.{study.first_seed}"
     return Plot(f"Accuracy against the {what} of the attack", alt, figure(traces, layout), caption=caption)
 
 

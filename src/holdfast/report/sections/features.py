@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
+from statistics import fmean
 
 from holdfast.report.elements.figures import colors
 from holdfast.report.elements.format import listed
 from holdfast.report.elements.table import UNKNOWN, Column, RunMeasure, Table, listing, run_table
 from holdfast.report.page import Section
-from holdfast.report.ratios import common_classes, difference, ratio
+from holdfast.report.ratios import common_classes, difference, ratio, separated
 from holdfast.report.study import Run, Study, analysis_of, by_title
 from holdfast.statistics import Estimate, Share
 
@@ -18,6 +19,9 @@ _NOTE = (
     "r: the mean cosine distance of adversarial examples to the samples of the class they are mistaken for, over the "
     "mean distance within that class; high is good. r': the same for the class they come from; low is good (Mao et al. "
     "2019, Tables 2 and 3).",
+    "Both say where features end, not how many samples hold: read them beside the accuracy under the same attack. A "
+    "model with narrow classes, whose distance within a class is small, has a high r even where adversarial examples "
+    "lie close to the false class.",
     "Nearest neighbors vote among training samples, by cosine distance; good is equal with and without attack (Table "
     "4).",
     "Every sample is attacked with all steps. Brackets are 95 % intervals: bootstrap over samples for r and r', Wilson "
@@ -37,6 +41,7 @@ def section(study: Study) -> Section | None:
         title="Features under attack",
         sentences=[*_NOTE, *_skipped(study)],
         tables=[_ratios(study, groups), _neighbors(study, groups), *([compared] if compared else [])],
+        findings=list(_narrow(groups)),
         warnings=list(_without_ratio(study)),
         in_text=True,
     )
@@ -56,9 +61,20 @@ def _ratios(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
     measures: list[tuple[Column, RunMeasure]] = []
     for level, name in _levels(study).items():
         classes = common_classes(_analyzed(study), level)
+        measures.append((Column("Accuracy, %", name), partial(_accuracy, level=level)))
         measures.append((Column("r", f"{name}; high is good"), partial(_r, level=level, classes=classes)))
         measures.append((Column("r'", f"{name}; low is good"), partial(_r_prime, level=level)))
+    measures.append((Column("Distance within a class", "no attack"), _within))
     return run_table(groups, measures, colors(study.titles), "Ratios of distances", _size)
+
+
+def _accuracy(run: Run, level: int) -> Share:
+    return analysis_of(run).under[level].accuracy
+
+
+def _within(run: Run) -> Estimate | None:
+    found = separated(run, 0)
+    return None if found is None else found.within
 
 
 def _r(run: Run, level: int, classes: Sequence[int]) -> Estimate | None:
@@ -69,6 +85,30 @@ def _r(run: Run, level: int, classes: Sequence[int]) -> Estimate | None:
 def _r_prime(run: Run, level: int) -> Estimate | None:
     found = ratio(run, level, "r_prime")
     return None if found is None else found.average
+
+
+def _narrow(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """Why the model with the lowest accuracy has the largest r, where that is so."""
+    every = [run for runs in groups.values() for run in runs]
+    if len(groups) < 2 or any(separated(run, -1) is None for run in every):
+        return
+    classes = common_classes(every, -1)
+    r = {title: _mean(partial(_r, level=-1, classes=classes), runs) for title, runs in groups.items()}
+    accuracy = {title: _mean(partial(_accuracy, level=-1), runs) for title, runs in groups.items()}
+    within = {title: _mean(_within, runs) for title, runs in groups.items()}
+    weakest = min(accuracy, key=lambda title: accuracy[title])
+    if classes and weakest == max(r, key=lambda title: r[title]) == min(within, key=lambda title: within[title]):
+        others = sorted(value for title, value in within.items() if title != weakest)
+        span = " to ".join(dict.fromkeys(f"{value:.3f}" for value in (others[0], others[-1])))
+        yield (
+            f"{weakest} has the largest r although it has the lowest accuracy, because its classes are narrow: the "
+            f"mean distance within a class is {within[weakest]:.3f}, that of the other models {span}."
+        )
+
+
+def _mean(measure: RunMeasure, runs: Sequence[Run]) -> float:
+    found = [measure(run) for run in runs]
+    return fmean(one.value for one in found if one is not None)
 
 
 def _neighbors(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from holdfast.analysis.head import Head
-from holdfast.report.elements.figures import colors
+from holdfast.records.records import Array
+from holdfast.report.elements.figures import Plot, colors, figure, literal, marks, scatter
 from holdfast.report.elements.table import Column, RunMeasure, Table, listing, run_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, analysis_of
@@ -20,6 +23,14 @@ _NOTE = (
 )
 
 
+_EVEN = "Good is one height for all classes: a class with a longer {} wins samples by its length alone."
+_PLOTS: tuple[tuple[str, Callable[[Head], Array], str], ...] = (
+    ("Weight length", lambda head: head.class_weights, _EVEN.format("weight vector")),
+    ("Feature length", lambda head: head.class_lengths, "Good is one height for all classes."),
+    ("Angle to the class weight", lambda head: head.class_angles, "Degrees. Good is low for every class."),
+)
+
+
 def section(study: Study) -> Section | None:
     """A table of means, and the numbers of each class folded below it."""
     groups = {
@@ -30,8 +41,34 @@ def section(study: Study) -> Section | None:
     if not groups:
         return None
     titles = ("Method", "Class", "Samples", "Weight length", "Feature length", "Angle (degrees)")
-    each = listing(titles, _classes(groups), "Each class, first seed", folded=True)
-    return Section(id="heads", title="Last layer", sentences=_NOTE, tables=[_table(study, groups), each], in_text=True)
+    each = listing(titles, _classes(groups), f"Each class{study.first_seed and ', first seed'}", folded=True)
+    return Section(
+        id="heads",
+        title="Last layer",
+        sentences=_NOTE,
+        tables=[_table(study, groups), each],
+        plots=[_plot(study, groups, *kind) for kind in _PLOTS],
+        in_text=True,
+    )
+
+
+def _plot(study: Study, groups: Mapping[str, Sequence[Run]], what: str, of: Callable[[Head], Array], good: str) -> Plot:
+    """A dot for each class and model, for the first seed."""
+    looks, traces = marks(study.titles), []
+    for title, runs in groups.items():
+        found = analysis_of(runs[0]).head
+        assert found is not None  # only runs that have one
+        values = [None if np.isnan(value) else round(float(value), 4) for value in of(found)]
+        dots = scatter(title, [literal(str(k)) for k in range(len(values))], values, "markers")
+        traces.append(dots | {"marker": {"color": looks[title].color, "symbol": looks[title].symbol, "size": 8}})
+    layout = {
+        "xaxis": {"title": {"text": "class"}, "type": "category"},
+        "yaxis": {"title": {"text": what.lower()}, "rangemode": "tozero"},
+        "legend": {"orientation": "h", "y": -0.25},
+        "height": 320,
+    }
+    alt = f"Dot chart of the {what.lower()} of each class for {', '.join(groups)}"
+    return Plot(f"{what} of each class", alt, figure(traces, layout), caption=f"{good}{study.first_seed}")
 
 
 def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:

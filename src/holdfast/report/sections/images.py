@@ -17,7 +17,7 @@ ORDER = 60
 _MOST_IMAGES = 8
 _NOTE = (
     "Below each image is the prediction of the model; ✗ marks a wrong one. In the difference gray is unchanged, black "
-    "and white are the stated change of a pixel."
+    "and white are the stated change of a pixel. A sample that is misclassified without attack needs no change."
 )
 
 
@@ -29,13 +29,13 @@ def section(study: Study) -> Section | None:
 
 def image_grids(study: Study) -> list[ImageGrid]:
     """The images of the first seed of each method that stored some, one grid for each attack; the first is open."""
-    found = []
+    found: list[ImageGrid] = []
     for runs in study.attacked().values():
         run = next((run for run in runs if _has_images(run.records)), None)
         if run is not None:
             arrays = run.records.arrays
             stored = [name for name, a in run.records.attacks.items() if array_name(a.norm, name) in arrays]
-            found += [_grid(run, attack, opened=attack == stored[0]) for attack in stored]
+            found += [_grid(run, attack, opened=not found and attack == stored[0]) for attack in stored]
     return found
 
 

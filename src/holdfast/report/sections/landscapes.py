@@ -34,7 +34,7 @@ def section(study: Study) -> Section | None:
         id="landscapes",
         title="Loss around samples",
         sentences=_NOTE,
-        tables=[_table(study, groups), _statistics(groups)],
+        tables=[_table(study, groups), _statistics(study, groups)],
         plots=[*_heat_maps(study), *_gaps(study)],
     )
 
@@ -51,7 +51,7 @@ def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
     return run_table(groups, measures, colors(study.titles), size=lambda run: len(analysis_of(run).followed))
 
 
-def _statistics(groups: Mapping[str, Sequence[Run]]) -> Table:
+def _statistics(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
     """The distribution of the linearity gap over the samples, for the first seed of each model."""
     titles = ("Method", "eps", "Steps", "Mean", "Median", "95 % quantile", "Largest")
     rows = [
@@ -59,7 +59,8 @@ def _statistics(groups: Mapping[str, Sequence[Run]]) -> Table:
         for name, runs in groups.items()
         for eps, steps, *numbers in _gap_rows(analysis_of(runs[0]).linearity)
     ]
-    return listing(titles, rows, "The linearity gap over eps and steps, first seed", folded=True)
+    caption = f"The linearity gap over eps and steps{study.first_seed and ', first seed'}"
+    return listing(titles, rows, caption, folded=True)
 
 
 def _gap_rows(found: Linearity) -> Iterator[tuple[float, ...]]:
@@ -110,7 +111,7 @@ def _heat_maps(study: Study) -> Iterator[Plot]:
     caption = (
         f"The loss around {columns} samples over two random directions, up to {eps_text(eps)} along each; dark is low, "
         "and a column has one scale. Good is an even, dark surface; ridges close to the center are adversarial "
-        "examples. Points may leave the range of inputs. First seed."
+        f"examples. Points may leave the range of inputs.{study.first_seed}"
     )
     alt = f"Heat maps of the loss around {columns} samples for {', '.join(shown)}"
     yield Plot("Loss over two random directions", alt, figure(traces, layout), wide=True, caption=caption)
@@ -170,8 +171,8 @@ def _column_name(text: str, column: int, columns: int) -> dict[str, Any]:
 def _gaps(study: Study) -> Iterator[Plot]:
     first = analysis_of(next(iter(study.analyzed().values()))[0]).linearity
     caption = (
-        "The mean over the followed samples. Good is a line that stays low; one that still rises needs more steps. "
-        "First seed."
+        "The mean over the followed samples. Good is a line that stays low; one that still rises needs more steps."
+        f"{study.first_seed}"
     )
     at_eps = f"Linearity gap against its steps, eps {eps_text(first.eps[-1])}"
     yield _lines(study, at_eps, "steps", caption, lambda run: (first.steps, analysis_of(run).linearity.mean[-1]))
@@ -180,7 +181,7 @@ def _gaps(study: Study) -> Iterator[Plot]:
         study,
         at_steps,
         "eps",
-        "The mean over the followed samples. Good is a line that stays low. First seed.",
+        f"The mean over the followed samples. Good is a line that stays low.{study.first_seed}",
         lambda run: (first.eps, [row[-1] for row in analysis_of(run).linearity.mean]),
     )
 

@@ -2,8 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
+from holdfast import attacks
+from holdfast.members import first_paragraph, names
 from holdfast.records.facts import AttackFacts, Draws
 from holdfast.records.records import Records
 from holdfast.report.crafted import crafted, unanswered
@@ -101,16 +105,34 @@ def _column(name: str, note: str) -> Column:
 
 
 def settings_table(study: Study) -> Table | None:
-    """The threat and the settings of each attack."""
-    rows = [[name, a.norm, eps_text(a.eps), *_settings(a)] for name, a in study.attacks().items()]
-    titles = ("Attack", "Norm", "eps", "Objective", "Settings")
-    words = ("Norm", "Objective", "Settings")
-    return listing(titles, rows, "Settings of the attacks", words=words, folded=True) if rows else None
+    """What each attack is, its threat and its settings."""
+    rows = [[name, _what(a), a.norm, eps_text(a.eps), *_settings(a)] for name, a in study.attacks().items()]
+    titles = ("Attack", "What it is", "Norm", "eps", "Objective", "Settings")
+    words = ("What it is", "Norm", "Objective", "Settings")
+    return listing(titles, rows, "What the attacks are, and their settings", words=words, folded=True) if rows else None
+
+
+def _what(attack: AttackFacts) -> str:
+    """The attack in a few words: those that its file begins with; attacks of another library have none."""
+    name = "transfer" if "source" in attack.settings else str(attack.settings.get("name", ""))
+    known = name in names(attacks)
+    return first_paragraph(import_module(f"{attacks.__name__}.{name}")) if known else UNKNOWN
 
 
 def _settings(attack: AttackFacts) -> tuple[str, str]:
-    goal = "smallest perturbation" if attack.minimal else "any perturbation within eps"
-    return goal, ", ".join(f"{key} {value}" for key, value in attack.settings.items()) or UNKNOWN
+    goal = "smallest perturbation" if attack.minimal else "within eps"
+    return goal, ", ".join(_words(attack.settings)) or UNKNOWN
+
+
+def _words(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Settings that were chosen; the name and the threat have columns of their own."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            if key != "threat":
+                yield f"{key} {value.get('name', '')} ({', '.join(_words(value))})"
+        elif value is not None and value is not False and key != "name":
+            text = f"{value:g}" if isinstance(value, float) else str(value)[:12] if key == "weights" else str(value)
+            yield f"{key} {text}"
 
 
 def _clean(records: Records) -> Share:
