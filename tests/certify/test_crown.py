@@ -16,7 +16,7 @@ from holdfast.attacks.pgd import PGD
 from holdfast.certify._bounds.certifier import margin_rows
 from holdfast.certify._bounds.network import convert
 from holdfast.certify._bounds.propagate import Bounds
-from holdfast.certify._bounds.region import Region
+from holdfast.certify._bounds.region import Region, Signed
 from holdfast.certify.crown import CROWN
 from holdfast.certify.ibp import IBP
 from holdfast.geometry import NORMS, Threat
@@ -203,7 +203,7 @@ def test_the_minimum_over_ball_and_box_is_exact(norm: str, rng: Rng) -> None:
             small, large = torch.where(inside, t, small), torch.where(inside, large, t)
         d = (-small * a).clamp(low, high)
     expected = (a * (x[:, None] + d)).sum(2)
-    lower = region.lower(a)
+    lower = region.lower(Signed.of(a))
     assert (lower <= expected + 1e-12).all()
     torch.testing.assert_close(lower, expected, rtol=1e-6, atol=1e-6)
 

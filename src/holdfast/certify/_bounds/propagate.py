@@ -12,10 +12,10 @@ from torch import Tensor
 from holdfast.certify._bounds import operations as ops
 from holdfast.certify._bounds.interval import Interval, rounding
 from holdfast.certify._bounds.network import Network
-from holdfast.certify._bounds.region import Region, inner
+from holdfast.certify._bounds.region import Region, Signed
 
 Intermediate = Literal["crown", "ibp"]
-_ENTRIES = 1 << 24  # coefficients held at once: 128 MiB in float64
+_ENTRIES = 1 << 19  # coefficients held at once: 4 MiB in float64; more do not stay in the caches
 
 Choices = Mapping[int, Tensor]
 """By activation, what decides its lower line: (b, 1 or k, ...) numbers in [0, 1]."""
@@ -112,41 +112,36 @@ class Bounds:
             a = coefficients.pop(node, None)
             if a is None:
                 continue
+            parts = Signed.of(a)
             if node == 0:
-                yield constant + self.region.lower(a)
+                yield constant + self.region.lower(parts)
                 continue
             if not coefficients and node != index:
-                interval = self.intervals[node]
-                yield constant + _least(a, interval.center, interval.radius)
-            pieces, rest = self._substitute(node, a, choices)
+                yield constant + parts.least(*self.intervals[node])
+            pieces, rest = self._substitute(node, parts, choices)
             constant = constant + rest
             for source, piece in pieces:
                 coefficients[source] = coefficients[source] + piece if source in coefficients else piece
 
-    def _substitute(self, index: int, a: Tensor, choices: Choices | None) -> tuple[list[tuple[int, Tensor]], Tensor]:
+    def _substitute(self, index: int, a: Signed, choices: Choices | None) -> tuple[list[tuple[int, Tensor]], Tensor]:
         """Lower bounds a·y >= pieces·inputs + rest of products with a node y by products with its inputs."""
         node, error = self.network.nodes[index], self.errors[index]
         operation, source = node.operation, node.inputs[0]
         if isinstance(operation, ops.Add):
-            return [(i, a) for i in node.inputs], _least(a, torch.zeros_like(error), error)
+            return [(i, a.whole) for i in node.inputs], a.least(-error, error)
         if isinstance(operation, ops.Affine):
-            pulled = operation.pull(a.flatten(0, 1))
-            pulled = pulled.reshape(*a.shape[:2], *pulled.shape[1:])
-            return [(source, pulled)], _least(a, operation.shift.expand_as(error), error)
+            pulled = operation.pull(a.whole.flatten(0, 1))
+            pulled = pulled.reshape(*a.whole.shape[:2], *pulled.shape[1:])
+            return [(source, pulled)], a.least(operation.shift - error, operation.shift + error)
         if isinstance(operation, ops.MaxPool):
             position, known, most = operation.lines(self.intervals[source])
-            linear = torch.where(known[:, None], a, a.clamp_min(0))
-            rest = (a.clamp_max(0) * torch.where(known, 0.0, most)[:, None]).flatten(2).sum(2)
+            linear = a.up + torch.where(known[:, None], a.down, 0.0)
+            rest = a.least(torch.zeros_like(most), torch.where(known, 0.0, most))
             return [(source, operation.pull(linear, position))], rest
         of = self.intervals[source]
         choice = operation.start(of)[:, None] if choices is None else choices[index]
         lines = operation.lines(Interval(of.low[:, None], of.high[:, None]), choice)
-        positive = a > 0
-        rest = torch.where(positive, lines.low_shift - error[:, None], lines.high_shift + error[:, None])
-        return [(source, a * torch.where(positive, lines.low, lines.high))], (a * rest).flatten(2).sum(2)
-
-
-def _least(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The minimum of a·y over intervals, (b, k), for coefficients (1 or b, k, ...)."""
-    rows = a.flatten(2)
-    return inner(rows, center.flatten(1)) - inner(rows.abs(), radius.flatten(1))
+        low, high = lines.low_shift - error[:, None], lines.high_shift + error[:, None]
+        alike = low.shape[1] == 1  # for all rows
+        rest = a.least(low[:, 0], high[:, 0]) if alike else (a.up * low + a.down * high).flatten(2).sum(2)
+        return [(source, a.up * lines.low + a.down * lines.high)], rest
