@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bench.peers import said
 from bench.timing import forget_peak, interleaved, peak_memory
-from holdfast import Rng
+from holdfast import Rng, zoo
 from holdfast.certify._bounds import activations, propagate
 from holdfast.certify._bounds.certifier import margin_rows
 from holdfast.certify._bounds.network import convert
@@ -24,6 +24,8 @@ from holdfast.certify._bounds.propagate import Bounds
 from holdfast.certify._bounds.region import Region
 from holdfast.certify.crown import CROWN
 from holdfast.certify.smoothing import Smoothing
+from holdfast.data import load_test
+from holdfast.geometry import L2, LInf
 from holdfast.models.classifier import Classifier
 from holdfast.models.encoders.mlp import MLP
 from holdfast.models.heads.linear import Linear
@@ -138,9 +140,32 @@ def batch(name: str, sizes: Sizes) -> dict[str, Any]:
     return {"facts": facts, "rows": rows, "headlines": [head]}
 
 
+def allowance(name: str, sizes: Sizes) -> dict[str, Any]:
+    """How much of the radii of trained models goes to the rounding errors of a float32 forward pass.
+
+    ``name`` is a model of the zoo, whose data may be missing.
+    """
+    model, source = zoo.load_model(name), zoo.card(name).data
+    try:
+        test = load_test(source, samples=sizes.smoothed).test
+    except (OSError, ValueError) as error:
+        return {"facts": {"absent": {source: said(error)}}, "rows": [], "headlines": []}
+    rows, x = [], test.batch(torch.arange(len(test))).x
+    for norm in (LInf(), L2()):
+        certify = CROWN(model=model, norm=norm, tolerance=1e-5)
+        covered = certify(x, rng=Rng(0)).radius
+        with _real_numbers():
+            real = certify(x, rng=Rng(0)).radius
+        lost = float((1 - covered / real)[real > 0].max())
+        rows.append({"norm": norm.name, "median radius": float(covered.median()), "largest share lost": lost})
+    head = {"what": f"{name}: largest share of a radius that covers rounding", "wanted": "", "met": None}
+    head["value"] = max(row["largest share lost"] for row in rows)
+    return {"facts": {"n": len(x), "repeats": 1, "dtype": "float64"}, "rows": rows, "headlines": [head]}
+
+
 def lirpa(name: str, sizes: Sizes) -> dict[str, Any]:
     """The lower bounds of all margins beside those of auto_LiRPA's CROWN on the same networks and regions."""
-    cases, rows, heads = list(_cases(sizes)), [], []
+    cases, rows, heads = list(_CASES[name](sizes)), [], []
     facts: dict[str, Any] = {"n": len(cases[0]["x"]), "repeats": 1, "dtype": "ours float64, auto_LiRPA float32"}
     try:
         theirs = _theirs(cases)
@@ -163,7 +188,19 @@ def lirpa(name: str, sizes: Sizes) -> dict[str, Any]:
     return {"facts": facts, "rows": rows, "headlines": heads}
 
 
-def _cases(sizes: Sizes) -> Iterator[dict[str, Any]]:
+def _wide(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """The mlp as the library builds it, of plain layers, which need no holdfast where they are read."""
+    built, x = network(sizes.width), images(sizes.single)
+    assert isinstance(built, Classifier)
+    layers = [layer for layer in built.modules() if not list(layer.children())]
+    model = nn.Sequential(*layers[:-1], nn.Linear(sizes.width, 10)).eval()
+    model[-1].load_state_dict(layers[-1].state_dict())
+    rows = margin_rows(model(x).argmax(1), 10).float()
+    for norm, eps in (("linf", 0.001), ("l2", 0.02)):
+        yield {"name": "mlp", "model": model, "x": x, "rows": rows, "norm": norm, "eps": eps}
+
+
+def _small(sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Networks of plain layers, made with a fixed seed, each in both norms."""
     wide = sizes.width // 8
     nets = {
@@ -184,6 +221,9 @@ def _cases(sizes: Sizes) -> Iterator[dict[str, Any]]:
         rows = margin_rows(model(x).argmax(1), 10).float()
         for norm, radii in (("linf", (0.01, 0.05)), ("l2", (0.1, 0.5))):
             yield from ({"name": name, "model": model, "x": x, "rows": rows, "norm": norm, "eps": r} for r in radii)
+
+
+_CASES = {"small": _small, "mlp": _wide}
 
 
 def _hidden(inputs: int, outputs: int) -> list[nn.Module]:
