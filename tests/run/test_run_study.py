@@ -305,6 +305,21 @@ def test_one_study_combines_methods_metrics_and_own_models(
     assert len(Records.load(tmp_path / "out" / "linear" / "seed-0" / "records")) == 60
 
 
+def test_a_study_of_own_models_fits_metrics_first(tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_nets.py").write_text(
+        "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        'data = { name = "digits" }\nevaluate = { samples = 5 }\ncertify = { samples = 5, radii = [0.1] }\n'
+        'attacks = { FGSM = { name = "fgsm" } }\nthreat = { norm = "linf", eps = 0.1 }\n'
+        'models = { linear = { module = "own_nets:build" } }\nmetrics = { Euclidean = { learner = "euclidean" } }\n'
+    )
+    done = call("run", "own.toml")
+    assert done.code == 0, done.err
+    assert "| linear " in done.out
+
+
 MIXED = """
 [models.linear]
 module = "mixed_nets:build"

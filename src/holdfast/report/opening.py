@@ -181,13 +181,15 @@ def _each(cells: dict[str, Cell]) -> str:
 
 
 def _certified_answer(study: Study) -> Iterator[str]:
-    """The certified samples at the middle radius, for each norm and group."""
+    """The certified samples at the middle radius, for each norm and group, and by which of several certifiers."""
+    several = len({certificate for _, certificate in study.certified()}) > 1
     for (group, certificate), runs in study.certified().items() if study.radii else ():
         radius = middle(study.radii)
         cells = {name: proved(same, certificate, radius) for name, same in by_name(runs).items()}
         cells = {name: cell for name, cell in cells.items() if cell.spread}
         if cells:
-            where = f"{certificate.partition(':')[0]} radius {eps_text(radius)}" + f" with {group}" * bool(group)
+            norm, _, name = certificate.partition(":")
+            where = f"{norm} radius {eps_text(radius)}{f' by {name}' * several}" + f" with {group}" * bool(group)
             yield f"Correct and proved within {where}: {_each(cells).removesuffix(' correct')}."
 
 

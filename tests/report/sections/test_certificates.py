@@ -53,6 +53,15 @@ def test_empirical_error_counts_the_examples_of_attacks_in_the_same_norm():
     assert bounds(both, L2)[1].tolist() == [0.2, np.inf, 1.5, 0.0]
 
 
+def test_without_attacks_in_the_norm_there_is_no_empirical_error():
+    found = section(study(run("A", 0, upper=[np.inf] * 4)))
+    assert found is not None
+    assert not any("Empirical" in column.title for column in found.tables[0].columns)
+    assert "K = 1, l2 radii of neighbors: no attack in l2 was run, so only the certified error is known." in (
+        found.sentences
+    )
+
+
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=8), st.floats(0, 6))
 def test_empirical_error_never_exceeds_certified_and_both_increase(rows, radius):
     label = [int(wrong) for wrong, _, _ in rows]

@@ -49,10 +49,17 @@ class _Group:
         return any(of_another(run.records, self.certificate) for runs in self.runs.values() for run in runs)
 
     @property
+    def attacked(self) -> bool:
+        """True if adversarial examples were looked for in this norm, by attacks or by the certifier itself."""
+        records = [run.records for runs in self.runs.values() for run in runs]
+        by_attacks = any(attack.norm == self.norm for one in records for attack in one.attacks.values())
+        return by_attacks or any(np.isfinite(one.columns[f"upper:{self.certificate}"]).any() for one in records)
+
+    @property
     def errors(self) -> Mapping[str, Error]:
         """The kinds of robust error that are known."""
         found: dict[str, Error] = {"Certified": certified_error}
-        return found if self.other else found | {"Empirical": empirical_error}
+        return found | {"Empirical": empirical_error} if self.attacked and not self.other else found
 
     def facts(self, key: str) -> list[Any]:
         """The distinct values of a fact of the certificate."""
@@ -96,6 +103,8 @@ def _about(group: _Group) -> list[str]:
         "certified error is known."
         for of in group.facts("certifies")
     ]
+    if not group.attacked and not group.other:
+        said.append(f"{group.title}: no attack in {group.norm} was run, so only the certified error is known.")
     for alpha in group.facts("alpha"):
         cells = {
             n: Cell(tuple(abstained(r.records, group.certificate) for r in runs)) for n, runs in group.runs.items()
@@ -168,7 +177,9 @@ def _plot(group: _Group, radii: Sequence[float], looks: Mapping[str, Mark]) -> P
     what = f"robust error against the {group.norm} radius"
     alt = f"Line chart of {' and '.join(group.errors).lower()} {what} for {', '.join(group.runs)}"
     figure = curve_figure(traces, f"{group.norm} radius", "robust error (%)")
-    caption = "Good is a certified line that stays low far to the right, and close to the empirical one below it."
+    caption = "Good is a certified line that stays low far to the right" + (
+        ", and close to the empirical one below it." if "Empirical" in group.errors else "."
+    )
     return Plot(f"{group.title}: {what}", alt, figure, wide=True, caption=caption)
 
 

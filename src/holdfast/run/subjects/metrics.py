@@ -27,6 +27,8 @@ from holdfast.records.provenance import code_version
 from holdfast.rng import Rng
 from holdfast.run.session import Evaluation, Session
 
+FITTED = "metrics"  # the folder of fitted metrics
+
 
 def folder_of(out: Path, metric: str, k: int, seed: int) -> Path:
     """Where the records of one metric and number of neighbors are stored."""
@@ -126,7 +128,7 @@ class Metrics:
         settings = [config.learner, json_table(config.settings), seed if config.seeded else None]
         key = ["metric", settings, digest_of(train.x, train.y)]
         code = code_version("learners")
-        cache = Parts(self.session.out / "metrics")
+        cache = Parts(self.session.out / FITTED)
         return cache.get(key, code, {"components", "warnings"}, lambda: self._fitted(config, metric, seed, train))
 
     def _fitted(self, config: MetricConfig, metric: str, seed: int, train: Split) -> Part:

@@ -26,6 +26,7 @@ from holdfast.records.files import read_json, write_text
 from holdfast.records.records import Records
 from holdfast.report.result import Result
 from holdfast.run.session import Evaluation, Session
+from holdfast.run.subjects.metrics import FITTED
 from holdfast.run.subjects.networks import imports_of, network_evaluation
 
 
@@ -113,6 +114,7 @@ class OwnModels:
         """Refuse a folder that holds only other results, whose page would be overwritten."""
         recipe, out = self.session.recipe, self.session.out
         known = {*map(folder_name, recipe.models), *recipe.methods, *recipe.metrics}
+        known |= {FITTED} if recipe.metrics else set()  # metrics are fitted first
         entries = {entry.name for entry in out.iterdir() if not entry.name.startswith(".")} if out.exists() else set()
         if entries and not entries & known:
             raise ValueError(f"{out} holds something other than results of {recipe.name}; choose another --out")
