@@ -38,7 +38,7 @@ def models(names: list[str], runs: Path, samples: int) -> Iterator[Model]:
             batch = data.load("digits").test.batch(torch.arange(min(2 * samples, 359)))
             yield Model("digits, zoo's TLA", load_model(name), Threat(LInf(), 0.2), batch.x, batch.y)
         elif name == "digits":
-            yield next(model for model in digits(runs, 2 * samples) if model.name.endswith("TRADES"))
+            yield next(model for model in digits(runs, 2 * samples) if "TRADES" in model.name)
         else:
             model = next(images(name, runs, 2 * samples))
             yield Model(model.name, model.module, Threat(LInf(), EASIER.get(name, model.threat.eps)), model.x, model.y)

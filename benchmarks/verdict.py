@@ -1,7 +1,10 @@
 """Compares triage and holdfast's AutoAttack with pyautoattack on models that the schedule of triage was not chosen on.
 
-python benchmarks/verdict.py [--models digits masked mlp conv] [--samples 200] [--runs runs/verdict] [--seeds 1]
+python benchmarks/verdict.py [--models digits quickstart masked zoo cifar mlp conv] [--samples 200] [--runs runs/verdict]
+    [--seeds 1]
 
+`quickstart` are the models of `holdfast run quickstart --out RUNS/quickstart`, `zoo` the MNIST models of the zoo, and
+`cifar` is AT of `holdfast run cifar10-convnet-small --out RUNS/cifar`: each study is trained first where it is not yet.
 `digits` trains TRADES, LLR, hypersphere embedding, CURE and an undefended model on scikit-learn's digits with the
 settings of the quickstart and a seed that it does not have; `masked` hides the gradients of the zoo's model in three
 ways; `mlp` and `conv` are the adversarially trained models of benchmarks/attacks.py (HOLDFAST_DATA names the folder of
@@ -65,17 +68,26 @@ class Model:
 
 def digits(runs: Path, samples: int) -> Iterator[Model]:
     """Models of methods and a seed that the quickstart does not have."""
-    table = source.table("quickstart")
     methods = {name: {**settings} for name, settings in METHODS.items()}
-    changed = {**table, "methods": methods, "seeds": [7], "attacks": {"noise": {}}, "evaluate": {}}
-    recipe = schema.read(changed, "verdict")
-    session = Session.open(recipe, runs / "digits", None, "cpu", lambda *progress: None)
-    study.prepare(session, study.rows(recipe, ("methods",)))
+    changed = {**source.table("quickstart"), "methods": methods, "seeds": [7], "attacks": {"noise": {}}, "evaluate": {}}
+    return trained_by(schema.read(changed, "verdict"), runs / "digits", samples)
+
+
+def studied(name: str, folder: Path, samples: int, method: str | None = None) -> Iterator[Model]:
+    """The models of a recipe, or of one of its methods."""
+    return trained_by(schema.read(source.table(name), name), folder, samples, method)
+
+
+def trained_by(recipe: schema.Recipe, folder: Path, samples: int, method: str | None = None) -> Iterator[Model]:
+    """The models of a recipe, trained first where they are not."""
+    session = Session.open(recipe, folder, None, "cpu", lambda *progress: None)
+    rows = study.rows(recipe, ("methods",), method)
+    study.prepare(session, rows)
     batch = session.data.test.batch(torch.arange(min(samples, len(session.data.test))))
-    for name in methods:
-        module = Trained(session).model(name, 7)
+    for row in rows:
+        module = Trained(session).model(row.name, row.seed)
         assert recipe.threat is not None
-        yield Model(f"digits, {name}", module, recipe.threat, batch.x, batch.y)
+        yield Model(f"{recipe.data.name}, {row.name}, seed {row.seed}", module, recipe.threat, batch.x, batch.y)
 
 
 class Masked(nn.Module):
@@ -104,6 +116,13 @@ def masked(samples: int) -> Iterator[Model]:
         yield Model(f"digits, TLA, {kind}", model, Threat(LInf(), 0.2), batch.x, batch.y)
 
 
+def zoo(samples: int) -> Iterator[Model]:
+    """The MNIST models of the zoo."""
+    batch = data.load("mnist").test.batch(torch.arange(samples))
+    for name in ("mnist-mlp-at", "mnist-mlp-tla"):
+        yield Model(f"zoo, {name}", load_model(name), Threat(LInf(), 0.3), batch.x, batch.y)
+
+
 def images(name: str, runs: Path, samples: int) -> Iterator[Model]:
     """The adversarially trained model of a subject of benchmarks/attacks.py."""
     bench = Bench(QUICK, runs / "models", Field({}, {}))
@@ -115,6 +134,12 @@ def named(name: str, runs: Path, samples: int) -> Iterator[Model]:
     """The models of a name that --models takes."""
     if name == "masked":
         return masked(samples)
+    if name == "zoo":
+        return zoo(samples)
+    if name == "quickstart":
+        return studied("quickstart", runs / "quickstart", samples)
+    if name == "cifar":
+        return studied("cifar10-convnet-small", runs / "cifar", samples, "AT")
     return digits(runs, samples) if name == "digits" else images(name, runs, samples)
 
 
@@ -210,7 +235,7 @@ def frontier(models: Sequence[tuple[Model, Measured]], seeds: int) -> Iterator[s
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    known = ["digits", "masked", "mlp", "conv"]
+    known = ["digits", "quickstart", "masked", "zoo", "cifar", "mlp", "conv"]
     parser.add_argument("--models", nargs="+", choices=known, default=known)
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--runs", type=Path, default=Path("runs/verdict"))

@@ -180,7 +180,8 @@ Keep = Literal["fooled", "last", "worst", "closest"]
 ``closest``: the misclassified one with the shortest perturbation."""
 
 Start = Literal["clean", "random", "near"]
-"""Where an attack starts: at x, uniformly in the ball, or (``near``) at x + 0.001·N(0, I), as in the code of TRADES."""
+"""Where an attack starts: at x; at a ``random`` point of the ball, uniform in linf and in other norms a uniform share
+of the way from x to such a point; or (``near``) at x + 0.001·N(0, I), as in the code of TRADES."""
 
 
 class Meter:
@@ -253,15 +254,14 @@ class Stage:
     """One attack of a cascade, and which of the samples that no earlier stage fooled it is run on.
 
     It is run on the share ``share`` of them whose largest logit difference so far is largest, that is on those that
-    came nearest to being misclassified, and on at least ``least`` samples. With ``while_found`` it is left out
-    unless the last stage that was run fooled a sample.
+    came nearest to being misclassified. With ``if_fooled`` it is left out unless the last stage that was run fooled
+    more than this share of the samples it was run on.
     """
 
     name: str
     attack: Attack
     share: float = 1.0
-    least: int = 0
-    while_found: bool = False
+    if_fooled: float | None = None
 
 
 @runtime_checkable

@@ -77,7 +77,7 @@ def test_pgd_l2(case: Case, rng: Rng) -> None:
     net, x, rows = case
     drawn = rng.fork("start").at(rows.index).at(torch.zeros(len(x)))
     way, u = drawn.fork("direction").normal(x), drawn.fork("radius").uniform(x[:, 0, 0, 0])
-    length = 0.5 * u ** (1 / 32) / way.flatten(1).norm(dim=1)
+    length = 0.5 * drawn.fork("share").uniform(x[:, 0, 0, 0]) * u ** (1 / 32) / way.flatten(1).norm(dim=1)
     walk = [x + way * length[:, None, None, None]]
     for _ in range(STEPS):
         g = input_gradient(net, walk[-1], rows.y)

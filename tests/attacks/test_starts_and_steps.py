@@ -16,8 +16,8 @@ from holdfast.attacks.mim import MIM
 from holdfast.attacks.noise import Noise
 from holdfast.attacks.pgd import PGD
 from holdfast.attacks.transfer import Transfer
-from holdfast.contracts import Attack, Cost, Rows
-from holdfast.geometry import L2, LInf, Threat
+from holdfast.contracts import Attack, Cost, Norm, Rows
+from holdfast.geometry import L1, L2, LInf, Threat
 from holdfast.losses.classification import cross_entropy
 from holdfast.models.classifier import adapt
 from holdfast.rng import Rng
@@ -66,6 +66,14 @@ def test_fgsm_can_start_near_and_pgd_at_the_clean_input(net: Net, rng: Rng) -> N
     assert 0 < (x_adv - x).abs().max() < 0.01
     x, x_adv = first_points(PGD(threat=threat, steps=1, start="clean"), net, rng)
     assert torch.equal(x_adv, x)
+
+
+@pytest.mark.parametrize("norm", [L1(), L2()])
+def test_random_starts_are_spread_between_the_clean_input_and_the_surface(norm: Norm, net: Net, rng: Rng) -> None:
+    """A uniform draw from such a ball is nearly always at its surface, where PGD is weaker."""
+    x, x_adv = first_points(PGD(threat=Threat(norm, 1.0, -inf, inf), steps=1), net, rng, 200)
+    share = norm.length(x_adv - x).sort().values
+    torch.testing.assert_close(share, torch.linspace(0, 1, 200, dtype=share.dtype), atol=0.12, rtol=0)
 
 
 def test_restarts_from_near_draw_new_starts(net: Net, rng: Rng) -> None:

@@ -24,7 +24,7 @@ from holdfast.attacks._rules import Point, Rule, project
 from holdfast.contracts import Cost, Keep, Loss, Model, Outputs, Rows, Start, Watch
 from holdfast.crafting import microbatch
 from holdfast.crafting.view import confirmed, crafting
-from holdfast.geometry import Threat
+from holdfast.geometry import LInf, Threat
 from holdfast.losses.classification import logit_difference
 from holdfast.rng import Rng
 
@@ -279,8 +279,20 @@ class _Queue:
         start, threat, rng = self.loop.start, self.loop.threat, self.rng.fork("start").at(index).at(runs)
         if not isinstance(start, str):
             return start(threat, x, rng)
-        x_adv = threat.sample_ball(x, rng) if start == "random" else x + _NEAR * rng.normal(x)
+        x_adv = _inside(threat, x, rng) if start == "random" else x + _NEAR * rng.normal(x)
         return project(threat, x_adv, x, corners)
+
+
+def _inside(threat: Threat, x: Tensor, rng: Rng) -> Tensor:
+    """A uniform point of the ball in linf, in other norms a uniform share of the way to one.
+
+    Nearly all of an l2 or l1 ball of many dimensions is at its surface, from where steps are too short to get far.
+    """
+    x_adv = threat.sample_ball(x, rng)
+    if isinstance(threat.norm, LInf):
+        return x_adv
+    share = rng.fork("share").uniform(x.new_empty(len(x)))
+    return x + share.reshape(-1, *[1] * (x.ndim - 1)) * (x_adv - x)
 
 
 def micro_batches(x: Tensor) -> Iterator[Tensor]:

@@ -19,16 +19,15 @@ from holdfast.losses.classification import logit_difference
 from holdfast.rng import Rng
 
 
-def select(stage: Stage, standing: Tensor, margin: Tensor, found: int) -> Tensor:
+def select(stage: Stage, standing: Tensor, margin: Tensor, fooled: float) -> Tensor:
     """(n,) mask of the samples that a stage is run on.
 
     ``standing`` marks the samples that no stage has fooled, ``margin`` holds the largest logit difference found for
-    each, and ``found`` is the number of samples that the last stage fooled.
+    each, and ``fooled`` is the share of its samples that the last stage fooled.
     """
-    if stage.while_found and not found:
+    if stage.if_fooled is not None and fooled <= stage.if_fooled:
         return torch.zeros_like(standing)
-    count = int(standing.sum())
-    many = min(count, max(stage.least, ceil(stage.share * count)))
+    many = ceil(stage.share * int(standing.sum()))
     order = margin.where(standing, -torch.inf).argsort(descending=True, stable=True)  # ties: the first sample
     order = order[standing[order]]
     return torch.zeros_like(standing).index_fill(0, order[:many], True)
@@ -61,9 +60,9 @@ class CascadeAttack(FixedLoss, ABC):
         if not len(x):
             return x.clone()
         result, (margin, classes) = x.clone(), _margin(model, x, rows, rng.fork("clean"), watch)
-        found = 0
+        fooled = 0.0
         for stage in self.stages(classes):
-            todo = select(stage, margin <= 0, margin, found)
+            todo = select(stage, margin <= 0, margin, fooled)
             if not todo.any():
                 continue
             part = rows.take(todo)
@@ -71,7 +70,7 @@ class CascadeAttack(FixedLoss, ABC):
             reached, _ = _margin(model, x_adv, part, rng.fork(stage.name).fork("margin"), watch)
             better = todo.nonzero().squeeze(1)[reached > margin[todo]]
             result[better] = x_adv[reached > margin[todo]]
-            found = int((reached > 0).sum())
+            fooled = int((reached > 0).sum()) / len(reached)
             margin[todo] = torch.maximum(margin[todo], reached)
         return result
 

@@ -29,9 +29,13 @@ _TARGETED = (  # share of the samples still standing, classes, steps
     (0.03, 9, 160),
 )
 _ALWAYS = 2  # targeted stages that are run in any case; a later one only if the stage before it fooled a sample
+_LONG = (0.25, 100)  # share and steps of the longer probability margin attack
 _FAB = (0.05, 3, 20)
-_PROBE, _QUERIES = 100, 200  # samples and queries of the probe for masked gradients
-_FURTHER = (0.25, 1000)  # share and queries of the second probe
+_SQUARE = (  # share, queries, and the share of its samples that the stage before must have fooled
+    (0.1, 1000, None),
+    (0.25, 2500, 0.0),
+    (1.0, 5000, 0.1),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +50,18 @@ class Triage(CascadeAttack):
     3. targeted attacks with decaying steps: 4 classes x 20 steps on 60 % of the samples that still stand, 6 x 30 on
        30 %; then 9 x 40 on 12 %, 9 x 80 on 6 % and 9 x 160 on 3 %, each of these only if the stage before it fooled a
        sample;
-    4. FAB on 5 %, three classes x 20 steps, for what minimal-norm attacks find;
-    5. Square with 200 queries on the 100 nearest samples, as a probe for masked gradients. If it fools any sample, it
-       is run with 1000 queries on 25 %, at least 100; if that fools another, with 5000 queries on all that still
-       stand, as in AutoAttack.
+    4. the probability margin attack again, two runs of 100 steps on 25 %, which finds other samples than the targeted
+       attacks;
+    5. FAB on 5 %, three classes x 20 steps, for what minimal-norm attacks find;
+    6. Square with 1000 queries on 10 %, for what gradients do not find. If it fools any sample, it is run with 2500
+       queries on 25 %; if that fools more than a tenth of these, gradients are masked, and it is run with 5000 queries
+       on all that still stand, as in AutoAttack.
 
     In l1, where a steepest step changes a single coordinate, Auto-PGD takes the place of these steps: 24 on the logit
     difference, 24 on cross entropy, and targeted Auto-PGD with the classes, steps and shares above.
+
+    All shares are of the samples that still stand, so the schedule is the same for a hundred samples and for ten
+    thousand.
 
     A sample that is never fooled gets at least the work of the first two items. The schedule is fixed, so nothing is
     tuned on the samples that are judged. It is not AutoAttack, and its results must not be called so. ``budget``
@@ -87,19 +96,17 @@ class Triage(CascadeAttack):
         for number, (share, targets, steps) in enumerate(_TARGETED):
             many, later = min(targets, wrong), number >= _ALWAYS
             attack, name = self._targeted(many, steps), f"targeted {many} x {steps}"
-            yield Stage(name=name, attack=attack, share=share, while_found=later), _gradients(attack, many)
+            yield (
+                Stage(name=name, attack=attack, share=share, if_fooled=0.0 if later else None),
+                _gradients(attack, many),
+            )
+        yield from self._other()
         share, targets, steps = _FAB
         fab = FAB(threat=threat, targets=min(targets, wrong), steps=steps, keep="fooled")
         yield Stage(name="fab", attack=fab, share=share), min(targets, wrong) * steps
-        yield from self._square()
-
-    def _square(self) -> Iterator[tuple[Stage, int]]:
-        """The probes for masked gradients, and Square in full if both fool samples."""
-        share, queries = _FURTHER
-        probe, further = (Square(threat=self.threat, queries=number) for number in (_QUERIES, queries))
-        yield Stage(name="square, probe", attack=probe, share=0.0, least=_PROBE), 0
-        yield Stage(name="square, second probe", attack=further, share=share, least=_PROBE, while_found=True), 0
-        yield Stage(name="square", attack=Square(threat=self.threat), while_found=True), 0
+        for share, queries, fooled in _SQUARE:
+            square = Square(threat=threat, queries=queries)
+            yield Stage(name=f"square {queries}", attack=square, share=share, if_fooled=fooled), 0
 
     def _short(self) -> Iterator[tuple[Stage, int]]:
         """The stages on all samples."""
@@ -113,6 +120,13 @@ class Triage(CascadeAttack):
         pma = PMA(threat=threat, steps=_PMA)
         yield Stage(name="margin", attack=first), _gradients(first)
         yield Stage(name="pma", attack=pma), _gradients(pma, pma.loop.restarts)
+
+    def _other(self) -> Iterator[tuple[Stage, int]]:
+        """The longer stage on another loss than that of the targeted attacks."""
+        if self.threat.norm.name != "l1":
+            share, steps = _LONG
+            pma = PMA(threat=self.threat, steps=steps)
+            yield Stage(name=f"pma {steps}", attack=pma, share=share), _gradients(pma, pma.loop.restarts)
 
     def _targeted(self, targets: int, steps: int) -> LoopAttack:
         if self.threat.norm.name == "l1":

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks._cascade import CascadeAttack, select
 from holdfast.attacks.pgd import PGD
+from holdfast.attacks.triage import Triage
 from holdfast.contracts import Cascade, Rows, Stage
 from holdfast.data import Split
 from holdfast.evaluation.evaluate import Settings, evaluate
@@ -33,31 +34,31 @@ def stage(**settings: Any) -> Stage:
 
 
 @pytest.mark.parametrize(
-    ("settings", "found", "chosen"),
+    ("settings", "fooled", "chosen"),
     [
         ({}, 0, [0, 1, 3, 4, 5]),
         ({"share": 0.4}, 0, [1, 4]),
         ({"share": 0.2}, 0, [1]),  # of equal margins the first
         ({"share": 0.41}, 0, [1, 3, 4]),  # rounded up
-        ({"share": 0.2, "least": 4}, 0, [0, 1, 3, 4]),
-        ({"share": 0.2, "least": 99}, 0, [0, 1, 3, 4, 5]),
-        ({"while_found": True}, 0, []),
-        ({"while_found": True}, 1, [0, 1, 3, 4, 5]),
+        ({"if_fooled": 0.0}, 0, []),
+        ({"if_fooled": 0.0}, 0.01, [0, 1, 3, 4, 5]),
+        ({"if_fooled": 0.1}, 0.1, []),
+        ({"if_fooled": 0.1, "share": 0.2}, 0.11, [1]),
     ],
 )
 def test_a_stage_selects_the_samples_nearest_to_the_boundary(
-    settings: dict[str, Any], found: int, chosen: list[int]
+    settings: dict[str, Any], fooled: float, chosen: list[int]
 ) -> None:
-    assert select(stage(**settings), STANDING, MARGIN, found).nonzero().flatten().tolist() == chosen
+    assert select(stage(**settings), STANDING, MARGIN, fooled).nonzero().flatten().tolist() == chosen
 
 
 def test_no_sample_is_selected_when_all_are_fooled() -> None:
-    assert not select(stage(least=3), torch.zeros(4, dtype=torch.bool), torch.ones(4), 1).any()
+    assert not select(stage(), torch.zeros(4, dtype=torch.bool), torch.ones(4), 1).any()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Three(CascadeAttack):
-    """One step on all samples, ten steps on half of the others, forty on the nearest tenth but at least three."""
+    """One step on all samples, ten steps on half of the others, forty on the nearest tenth if that fooled any."""
 
     threat: Threat
 
@@ -68,7 +69,7 @@ class Three(CascadeAttack):
         return [
             Stage(name="one", attack=pgd(1)),
             Stage(name="ten", attack=pgd(10), share=0.5),
-            Stage(name="forty", attack=pgd(40), share=0.1, least=3, while_found=True),
+            Stage(name="forty", attack=pgd(40), share=0.1, if_fooled=0.0),
         ]
 
 
@@ -185,7 +186,7 @@ class Nearest(CascadeAttack):
             Stage(name="still", attack=still),
             Stage(name="twenty", attack=twenty, share=0.1),
             Stage(name="none", attack=still, share=0.0),
-            Stage(name="all", attack=twenty, while_found=True),
+            Stage(name="all", attack=twenty, if_fooled=0.0),
         ]
 
 
@@ -203,6 +204,38 @@ def test_parts_are_not_reused_where_other_samples_change_an_earlier_stage(
 
     run("a", 10)
     assert same(run("a", N), run("b", N))  # the first two shards are the same, but not what is nearest
+
+
+class Rounded(nn.Module):
+    """Rounds its inputs, so that there are no gradients: only the stages of Square find anything."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model((x * 8).round() / 8)
+        return logits
+
+
+def triaged(folder: Path, model: nn.Module, samples: Split, shard: int) -> Records:
+    subject: Subject = network(model, name="net", seed=0, digest="weights", folder=folder, facts={"seed": 0})
+    todo = measurements_of("triage", Triage(threat=Threat(LInf(), 0.06)), {"name": "triage"}, 4)
+    settings = Settings(seed=0, shard=shard, device=CPU, arithmetic="float32")
+    return evaluate(subject, samples, [Clean(), *todo], settings, lambda *_: None)
+
+
+def test_how_far_square_goes_in_triage_does_not_depend_on_shards(
+    tmp_path: Path, model: nn.Module, samples: Split
+) -> None:
+    rounded = Rounded(model).eval()
+    few = Split(samples.x, rounded(samples.x).argmax(1), samples.index)
+    whole = triaged(tmp_path / "whole", rounded, few, N)
+    found = {stage["name"]: stage["fooled"] for stage in whole.attacks["triage"].stages}
+    assert found["square 1000"]
+    assert found["square 2500"]
+    for shard in (7, 25):
+        assert same(whole, triaged(tmp_path / str(shard), rounded, few, shard))
 
 
 def test_called_from_python_it_gives_what_the_evaluator_gives(tmp_path: Path, model: nn.Module, samples: Split) -> None:

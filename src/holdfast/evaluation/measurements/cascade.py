@@ -91,7 +91,7 @@ class Staged(Attacked):
     def settings(self) -> Any:
         """The settings of an attack, and how the stage selects samples."""
         stage = self.stage
-        return [*super().settings, stage.name, self.number, stage.share, stage.least, stage.while_found, self.draw]
+        return [*super().settings, stage.name, self.number, stage.share, stage.if_fooled, self.draw]
 
     def depends_on(self, shard: Shard, before: Before) -> Any:
         """What carries over, the selected samples of this shard by position, and whether any shard has some."""
@@ -113,10 +113,12 @@ class Staged(Attacked):
         which = selected[0 if self._runs_on_all else shard.number] & ~proved
         part = self.attacked(subject, shard, part, which, shard.rng.fork(self.stage.name))
         new = which & part["fooled"]
-        skipped = self.number > 0 and not any(map(np.any, selected))
+        last = {"found": np.array(new.sum()), "tried": np.array(which.sum())}  # of the last stage that was run
+        if self.number > 0 and not any(map(np.any, selected)):
+            last = {name: self._earlier(shard, before, name, np.array(0)) for name in last}
         return part | {
             "stage": np.where(new, self.number, self._earlier(shard, before, "stage", np.full(len(which), -1))),
-            "found": self._earlier(shard, before, "found", np.array(0)) if skipped else np.array(new.sum()),
+            **last,
             "attacked": np.array(which.sum()),
             **self.recorded(proved),
         }
@@ -149,9 +151,14 @@ class Staged(Attacked):
         standing, margin = ~torch.from_numpy(joined(parts, "fooled")), torch.from_numpy(joined(parts, "margin"))
         if self.draw is not None:
             standing &= self._drawn(shard, before)
-        found = 0 if self.number == 0 else sum(int(part["found"]) for part in parts)
-        mask = select(self.stage, standing, margin, found)
+        mask = select(self.stage, standing, margin, self._fooled(parts))
         return [part.numpy() for part in torch.split(mask, [len(part["fooled"]) for part in parts])]
+
+    def _fooled(self, parts: Sequence[Part]) -> float:
+        """The share of its samples that the last stage fooled."""
+        if self.number == 0:
+            return 0.0
+        return sum(int(part["found"]) for part in parts) / max(1, sum(int(part["tried"]) for part in parts))
 
     def _drawn(self, shard: Shard, before: Before) -> Tensor:
         """(n,) mask of the samples that are drawn; random numbers are keyed by sample, so all shards agree."""
