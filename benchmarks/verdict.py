@@ -1,7 +1,6 @@
 """Compares triage and holdfast's AutoAttack with pyautoattack on models that the schedule of triage was not chosen on.
 
-python benchmarks/verdict.py [--models digits quickstart masked zoo cifar mlp conv] [--samples 200] [--runs runs/verdict]
-    [--seeds 1]
+python benchmarks/verdict.py [--models digits masked ...] [--samples 200] [--runs runs/verdict] [--seeds 1]
 
 `quickstart` are the models of `holdfast run quickstart --out RUNS/quickstart`, `zoo` the MNIST models of the zoo, and
 `cifar` is AT of `holdfast run cifar10-convnet-small --out RUNS/cifar`: each study is trained first where it is not yet.

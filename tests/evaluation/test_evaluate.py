@@ -42,6 +42,7 @@ from holdfast.records import provenance, snapshot
 from holdfast.records.records import Records
 from holdfast.rng import Rng
 
+PGD_ON_NOISE = (PGD(threat=Threat(LInf(), 0.05), steps=5), {"name": "pgd"})
 measured = partial(attack_measurements, classes=2)
 CPU = torch.device("cpu")
 GIVEN: list[tuple[float, list[int]]] = []  # eps and sample indices of every call of an attack
@@ -166,6 +167,21 @@ def test_a_randomized_model_is_judged_in_ten_draws(shard: int, tmp_path: Path) -
     assert records.facts["clean"]["forwards"] == 6 * 11
     again = Records.load(tmp_path / "records")
     assert again.attacks["push"].draws == facts
+
+
+def test_columns_of_a_randomized_model_do_not_depend_on_the_shard_size(tmp_path: Path) -> None:
+    """Its noise follows the batch, so the evaluator divides the samples alike whatever the setting."""
+    x = Rng(0).uniform(torch.empty(300, 1, 2, 2))
+    split = Split(x, Bright()(x).argmax(1), torch.arange(300))
+    records = []
+    for size in (20, 90, 1000):
+        own, todo = subject(tmp_path / str(size), Jitter()), [Clean(), *measured({"pgd": PGD_ON_NOISE})]
+        settings = Settings(seed=0, shard=size, device=CPU, arithmetic="float32")
+        records.append(evaluate(own, split, todo, settings, lambda *_: None))
+    first = records[0].columns
+    assert 0 < first["accuracy:linf:pgd"].mean() < first["accuracy"].mean() < 1
+    for other in records[1:]:
+        assert all(np.array_equal(first[name], other.columns[name], equal_nan=True) for name in first)
 
 
 def test_a_model_without_randomness_has_no_draws(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from holdfast.crafting.view import described
 from holdfast.data import Split
 from holdfast.data.split import digest_of
 from holdfast.evaluation.choose import crafting_with, stored_micro
+from holdfast.evaluation.judge import FEW, randomized
 from holdfast.evaluation.measurements.attack import CLEAN
 from holdfast.evaluation.measurements.measurement import Before, Measurement, Result, Shard
 from holdfast.evaluation.subject import Subject
@@ -26,6 +27,8 @@ from holdfast.records.provenance import code_version, distinct
 from holdfast.records.records import Records
 from holdfast.rng import Rng
 from holdfast.settings import check_types
+
+_RANDOMIZED = 250  # samples per part of a randomized network
 
 Tick = Callable[[int, int, str], None]
 """Called with (parts done, total parts, name of the measurement) after every part."""
@@ -71,7 +74,8 @@ def evaluate(
     subject: Subject, samples: Split, measurements: Sequence[Measurement], settings: Settings, tick: Tick
 ) -> Records:
     """Measure a subject and save its records; parts that an earlier call finished are read, not computed again."""
-    shards = {size: _shards(samples, settings, size) for size in {None, *(one.shard for one in measurements)}}
+    usual = _usual_size(subject, samples, settings)
+    shards = {size: _shards(samples, settings, size or usual) for size in {None, *(one.shard for one in measurements)}}
     result = Result(facts={**subject.facts, "samples": digest_of(samples.x, samples.y, samples.index)})
     with _crafting(subject, shards[None], settings, result):
         parts = _parts(subject, shards, measurements, settings, tick)
@@ -88,9 +92,17 @@ def evaluate(
     return records
 
 
-def _shards(samples: Split, settings: Settings, size: int | None) -> list[Shard]:
+def _usual_size(subject: Subject, samples: Split, settings: Settings) -> int:
+    """Samples per part. The noise of a randomized network follows the batch, so that its parts are always of one size:
+    else its columns would depend on the setting."""
+    first = _shards(samples, settings, FEW)[0].batch(subject.dtype)
+    rng = Rng(settings.seed).fork("division")
+    return _RANDOMIZED if subject.model is not None and randomized(subject.model, first.x, rng) else settings.shard
+
+
+def _shards(samples: Split, settings: Settings, size: int) -> list[Shard]:
     rng = Rng(settings.seed).fork("evaluate")
-    pieces = torch.split(torch.arange(len(samples)), size or settings.shard)
+    pieces = torch.split(torch.arange(len(samples)), size)
     return [Shard(samples.take(which), number, rng, settings.device) for number, which in enumerate(pieces)]
 
 

@@ -17,7 +17,7 @@ from holdfast.rng import Rng
 
 CHUNK = 500
 DRAWS = 10  # of the random numbers of a randomized model
-_FEW = 8  # samples on which two draws are compared
+FEW = 8  # samples on which two draws are compared
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _answering(model: Predictor, rng: Rng) -> Iterator[Predictor]:
 
 def randomized(model: nn.Module, x: Tensor, rng: Rng) -> bool:
     """True if two draws of the model's random numbers give different logits for the first few samples."""
-    first, second = _each_draw(model, x[:_FEW], rng, 2)
+    first, second = _each_draw(model, x[:FEW], rng, 2)
     # a tolerance, because some devices add in an order that varies
     return not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
 
