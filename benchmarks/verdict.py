@@ -7,7 +7,7 @@ python benchmarks/verdict.py [--models digits masked ...] [--samples 200] [--run
 `digits` trains TRADES, LLR, hypersphere embedding, CURE and an undefended model on scikit-learn's digits with the
 settings of the quickstart and a seed that it does not have; `masked` hides the gradients of the zoo's model in three
 ways; `mlp` and `conv` are the adversarially trained models of benchmarks/attacks.py (HOLDFAST_DATA names the folder of
-the data). All attacks see the same samples. CPU seconds of the three on one thread, one after the other, for each
+the data). All attacks see the same samples. CPU seconds of each on one thread, one after the other, for each
 model; with --seeds 3 each is run with three seeds, and the mean accuracy is shown with the lowest beside it. A short
 attack on a copy of the model goes before, so that no contender pays for what a process does once. --frontier adds
 triage with smaller budgets: cost against accuracy, over all models that have survivors. Prints Markdown tables.
@@ -206,16 +206,18 @@ class Measured:
         return f"{cost.backwards / runs:.0f} / {cost.forwards / runs:.0f}"
 
 
-def compared(model: Model, seeds: int) -> tuple[str, Measured]:
+def compared(model: Model, seeds: int, suite: bool) -> tuple[str, Measured]:
     """A line of the table, and pyautoattack's result."""
     warm(model)
     quick = ours(Triage(threat=model.threat), model, seeds)
-    full = ours(AutoAttack(threat=model.threat), model, seeds)
+    full = ours(AutoAttack(threat=model.threat), model, seeds) if suite else None
     peer = theirs(model, seeds)
     standing = max(1, int(peer.masks[0].sum()))
-    cells = [model.name, str(len(model.y)), peer.accuracy, full.accuracy, quick.accuracy, f"{peer.seconds:.1f}"]
-    cells += [f"{peer.seconds / full.seconds:.1f}", f"{peer.seconds / quick.seconds:.1f}"]
-    return f"| {' | '.join([*cells, quick.passes(standing), full.passes(standing)])} |", peer
+    cells = [model.name, str(len(model.y)), peer.accuracy, quick.accuracy, f"{peer.seconds:.1f}"]
+    cells += [f"{peer.seconds / quick.seconds:.1f}", quick.passes(standing)]
+    if full is not None:
+        cells += [full.accuracy, f"{peer.seconds / full.seconds:.1f}", full.passes(standing)]
+    return f"| {' | '.join(cells)} |", peer
 
 
 def frontier(models: Sequence[tuple[Model, Measured]], seeds: int) -> Iterator[str]:
@@ -240,6 +242,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/verdict"))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--frontier", action="store_true")
+    parser.add_argument("--no-suite", dest="suite", action="store_false", help="without our own autoattack")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(", ".join(f"{name} {value}" for name, value in facts().items()))
@@ -247,13 +250,15 @@ def main() -> None:
         "Robust accuracy in percent, mean over the seeds (the lowest of them); passes are backward / forward of one "
         "seed, for each sample that pyautoattack leaves standing."
     )
-    titles = ["model", "n", "pyautoattack", "autoattack", "triage", "pyautoattack, CPU seconds"]
-    titles += ["autoattack, times as fast", "triage, times as fast", "passes of triage", "passes of autoattack"]
+    titles = ["model", "n", "pyautoattack", "triage", "pyautoattack, CPU seconds", "triage, times as fast"]
+    titles += ["passes of triage"]
+    if asked.suite:
+        titles += ["autoattack", "autoattack, times as fast", "passes of autoattack"]
     print(f"\n| {' | '.join(titles)} |\n| {' | '.join(['---'] * len(titles))} |")
     standing: list[tuple[Model, Measured]] = []
     for name in asked.models:
         for model in named(name, asked.runs, asked.samples):
-            line, peer = compared(model, asked.seeds)
+            line, peer = compared(model, asked.seeds, asked.suite)
             print(line, flush=True)
             if peer.left > 0:
                 standing.append((model, peer))

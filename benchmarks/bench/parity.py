@@ -57,11 +57,11 @@ class Contest:
             return Threat(NORMS["l0"], int(PIXELS * x[0].numel()))
         return Threat(NORMS[self.norm], inf if self.minimal else eps * (L2 if self.norm == "l2" else 1))
 
-    def ours(self, model: nn.Module, x: Tensor, y: Tensor, eps: float) -> Tensor:
+    def ours(self, model: nn.Module, x: Tensor, y: Tensor, eps: float, seed: int = 0) -> Tensor:
         """Our adversarial examples."""
         threat = self.threat(eps, x)
         given = {"target": target(y)} if self.targeted else {}
-        return self.make(threat)(model, x, Rows(y, torch.arange(len(y)), given), rng=Rng(0))
+        return self.make(threat)(model, x, Rows(y, torch.arange(len(y)), given), rng=Rng(seed))
 
 
 @dataclass(frozen=True)
