@@ -10,7 +10,8 @@ ways; `mlp` and `conv` are the adversarially trained models of benchmarks/attack
 the data). All attacks see the same samples. CPU seconds of each on one thread, one after the other, for each
 model; with --seeds 3 each is run with three seeds, and the mean accuracy is shown with the lowest beside it. A short
 attack on a copy of the model goes before, so that no contender pays for what a process does once. --frontier adds
-triage with smaller budgets: cost against accuracy, over all models that have survivors. Prints Markdown tables.
+triage with smaller budgets: cost against accuracy, over all models that have survivors, as a table and a picture.
+Prints Markdown tables.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from bench.budgets import QUICK
+from bench.frontier import Step, svg
 from bench.peers import Field
 from bench.subjects import SUBJECTS, Bench
 from numpy.typing import NDArray
@@ -39,12 +41,14 @@ from holdfast.contracts import Attack, Meter
 from holdfast.crafting.processor import facts
 from holdfast.evaluation.judge import predict
 from holdfast.recipes import schema, source
+from holdfast.records.files import write_text
 from holdfast.run import study
 from holdfast.run.session import Session
 from holdfast.run.subjects.trained import Trained
 
 MIDDLE, FLAT = 0.5, 0.5  # features of the zoo's model are between 0 and about 4
-BUDGETS = (5, 60, 110, 165, 210, None)  # from the first stage alone to all of them
+STANDARD = 1910  # gradients of AutoAttack's standard suite per sample that it never fools
+BUDGETS = (5, 60, 110, 165, 215, None)  # from the first stage alone to all of them
 METHODS = {
     "plain": {"name": "plain", "train": {"select": "clean"}},
     "TRADES": {"name": "trades", "warmup": 0.3},
@@ -220,10 +224,11 @@ def compared(model: Model, seeds: int, suite: bool) -> tuple[str, Measured]:
     return f"| {' | '.join(cells)} |", peer
 
 
-def frontier(models: Sequence[tuple[Model, Measured]], seeds: int) -> Iterator[str]:
+def frontier(models: Sequence[tuple[Model, Measured]], seeds: int, picture: Path) -> Iterator[str]:
     """Lines of a table: the gradients of triage with rising budgets, and how far it is above pyautoattack."""
     titles = ["budget", "gradients per survivor", "seconds", "points above pyautoattack, mean", "largest"]
     yield f"| {' | '.join(titles)} |\n| {' | '.join(['---'] * len(titles))} |"
+    steps = []
     for budget in BUDGETS:
         found = [(ours(Triage(threat=model.threat, budget=budget), model, seeds), peer) for model, peer in models]
         above = [quick.left - peer.left for quick, peer in found]
@@ -231,6 +236,8 @@ def frontier(models: Sequence[tuple[Model, Measured]], seeds: int) -> Iterator[s
         name = "none (as chosen)" if budget is None else str(budget)
         means = f"{mean(costs):.0f} | {mean(quick.seconds for quick, _ in found):.2f} | {mean(above):+.2f}"
         yield f"| {name} | {means} | {max(above):+.2f} |"
+        steps.append(Step(name, mean(costs), mean(above)))
+    write_text(picture, svg(steps, STANDARD))
 
 
 def main() -> None:
@@ -241,7 +248,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--runs", type=Path, default=Path("runs/verdict"))
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--frontier", action="store_true")
+    parser.add_argument("--frontier", type=Path, help="file of the picture, an SVG")
     parser.add_argument("--no-suite", dest="suite", action="store_false", help="without our own autoattack")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -262,9 +269,9 @@ def main() -> None:
             print(line, flush=True)
             if peer.left > 0:
                 standing.append((model, peer))
-    if asked.frontier:
+    if asked.frontier is not None:
         print()
-        for line in frontier(standing, asked.seeds):
+        for line in frontier(standing, asked.seeds, asked.frontier):
             print(line, flush=True)
 
 

@@ -1,5 +1,6 @@
 """Cascades: which samples a stage is run on, what is stored, and that the division into shards changes nothing."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks._cascade import CascadeAttack, select
+from holdfast.attacks.autoattack import AutoAttack
 from holdfast.attacks.pgd import PGD
 from holdfast.attacks.triage import Triage
 from holdfast.contracts import Cascade, Rows, Stage
@@ -161,6 +163,33 @@ def test_a_killed_cascade_resumes_with_the_same_columns(
     else:
         raise AssertionError("it never finished")
     assert calls > 15
+
+
+@pytest.mark.parametrize("suite", [AutoAttack, Triage], ids=lambda suite: suite.__name__)
+def test_the_suites_resume_with_the_same_columns(
+    suite: type[AutoAttack], tmp_path: Path, model: nn.Module, samples: Split
+) -> None:
+    few, attack = samples.take(torch.arange(12)), suite(threat=Threat(LInf(), 0.03))
+
+    def run(folder: str, last: int | None = None) -> tuple[Records, int]:
+        ticks = 0
+
+        def tick(done: int, total: int, said: str) -> None:
+            nonlocal ticks
+            ticks += 1
+            if done == last:
+                raise KeyboardInterrupt
+
+        subject = network(model, name="net", seed=0, digest="weights", folder=tmp_path / folder, facts={"seed": 0})
+        todo = measurements_of("suite", attack, {"name": "suite"}, 4)
+        settings = Settings(seed=0, shard=5, device=CPU, arithmetic="float32")
+        return evaluate(subject, few, [Clean(), *todo], settings, tick), ticks
+
+    whole, ticks = run("whole")
+    for last in sorted(random.Random(0).sample(range(4, ticks - 1), 3)):
+        with pytest.raises(KeyboardInterrupt):
+            run("killed", last)
+    assert same(whole, run("killed")[0])
 
 
 def test_parts_are_not_reused_where_other_samples_change_the_ranking(
