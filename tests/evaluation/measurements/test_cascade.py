@@ -169,7 +169,7 @@ def test_a_killed_cascade_resumes_with_the_same_columns(
 def test_the_suites_resume_with_the_same_columns(
     suite: type[AutoAttack], tmp_path: Path, model: nn.Module, samples: Split
 ) -> None:
-    few, attack = samples.take(torch.arange(12)), suite(threat=Threat(LInf(), 0.03))
+    few, attack = samples.take(torch.arange(10)), suite(threat=Threat(LInf(), 0.03))
 
     def run(folder: str, last: int | None = None) -> tuple[Records, int]:
         ticks = 0
