@@ -24,8 +24,8 @@ from holdfast.recipes import schema
 from holdfast.recipes.schema import Recipe
 from holdfast.records.files import write_text
 from holdfast.report.analysis import Analysis
-from holdfast.report.elements.table import listing, markdown_table
-from holdfast.report.ratios import common_classes, difference, ratio
+from holdfast.report.elements.table import listing, markdown_table, share_text
+from holdfast.report.ratios import common_classes, difference, ratio, separated
 from holdfast.report.study import Run, analysis_of
 from holdfast.run.study import study_of
 from holdfast.statistics import Estimate
@@ -113,7 +113,11 @@ def _seed(recipe: Recipe, seed: int, runs: Mapping[str, Run], figures: Sequence[
     verdicts = [verdict for row in rows for verdict in _verdicts(row, runs)]
     yield markdown_table(listing(["Row", "Published order", "Published", "Ours [95 %]", "Verdict"], verdicts))
     counts = {kind: sum(verdict[-1] == kind for verdict in verdicts) for kind in ("holds", "open", "reversed")}
-    yield f"Of {len(verdicts)} published orders " + ", ".join(f"{many} {kind}" for kind, many in counts.items()) + "."
+    yield (
+        f"Of {len(verdicts)} published orders {counts['holds']} hold, {counts['open']} are open and "
+        f"{counts['reversed']} are reversed."
+    )
+    yield from _beside(runs)
     yield from _aware(runs)
 
 
@@ -204,6 +208,22 @@ def _verdicts(row: Row, runs: Mapping[str, Run]) -> Iterator[list[str]]:
             continue
         verdict = "holds" if ours.low > 0 else "reversed" if ours.high < 0 else "open"
         yield [row.title, f"{high} > {low}", f"{gap:+.3g}", _text(ours, "+"), verdict]
+
+
+def _beside(runs: Mapping[str, Run]) -> Iterator[str]:
+    """What the ratios have to be read beside: accuracy under the same attacks, and what they divide by."""
+    first = analysis_of(next(iter(runs.values())))
+    titles = ["", *(f"accuracy, {one.name}, %" for one in first.under), "distance within a class, no attack"]
+    rows = []
+    for name, run in runs.items():
+        found, ratios = analysis_of(run), separated(run, 0)
+        shares = [share_text(under.accuracy) for under in found.under]
+        rows.append([name, *shares, "-" if ratios is None else _text(ratios.within)])
+    yield (
+        "r and r' say where features end, not how many samples hold, and both divide by the mean distance within a "
+        "class: where that is small, r is high although adversarial examples are near the false class."
+    )
+    yield markdown_table(listing(titles, rows))
 
 
 def _aware(runs: Mapping[str, Run]) -> Iterator[str]:

@@ -37,6 +37,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         for width, height in ((1280, 690), (390, 844)):
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+            page.set_default_timeout(180_000)  # the page is tall, and machines that train are slow
             page.goto(asked.page.resolve().as_uri())
             while not page.evaluate(DRAWN):  # asked from outside, because the policy of the page forbids `eval` inside
                 page.wait_for_timeout(50)

@@ -56,6 +56,11 @@ class Threat:
         return f"{self.norm.name} eps {self.eps:.6g}"
 
     @property
+    def text(self) -> str:
+        """The threat in words, e.g. ``linf eps 8/255``; ``str`` has the decimals of eps."""
+        return f"{self.norm.name} eps {eps_text(self.eps)}"
+
+    @property
     def short(self) -> str:
         """The threat as the command line takes it, e.g. ``linf:8/255``, or ``l2:1.5:-1:1`` with the box."""
         box = "" if (self.low, self.high) == (0, 1) else f":{self.low:g}:{self.high:g}"

@@ -48,7 +48,7 @@ class Analyzed:
             description="",
             runs=runs,
             recipe="",
-            threat=str(self.threat),
+            threat=self.threat.text,
             date=today(),
             code=computing_code(),
         )

@@ -102,7 +102,7 @@ class Result:
             recipe="",
             norm=threat.norm.name,
             eps=threat.eps,
-            threat=", ".join(map(str, self.threats)),
+            threat=", ".join(threat.text for threat in self.threats),
             date=today(),
             code=computing_code(),
         )

@@ -242,7 +242,7 @@ def study_of(recipe: Recipe, out: Path) -> Study:
         runs=runs,
         norm=None if threat is None else threat.norm.name,
         eps=None if threat is None else threat.eps,
-        threat="" if threat is None else str(threat),
+        threat="" if threat is None else threat.text,
         radii=() if recipe.certify is None else recipe.certify.radii,
         terms=_terms(recipe, runs),
         date=_measured(recipe, out),

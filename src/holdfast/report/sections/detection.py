@@ -38,7 +38,8 @@ def section(study: Study) -> Section | None:
     runs = [run for same in groups.values() for run in same]
     levels = range(len(analysis_of(runs[0]).under))
     tables = [_table(study, groups, level) for level in levels]
-    tables += [_rejecting(study, groups, level) for level in levels if _under(runs[0], level).rejection is not None]
+    if _under(runs[0], -1).rejection is not None:
+        tables.append(_rejecting(study, groups, levels))
     return Section(
         id="detection",
         title="Detection",
@@ -78,18 +79,20 @@ def _size(run: Run) -> int:
     return len(analysis_of(run).samples)
 
 
-def _rejecting(study: Study, groups: Mapping[str, Sequence[Run]], level: int) -> Table:
-    """Accuracy without and with rejection, natural and under the aware attack."""
+def _rejecting(study: Study, groups: Mapping[str, Sequence[Run]], levels: Sequence[int]) -> Table:
+    """Accuracy without and with rejection, natural and under the aware attacks."""
+    runs = next(iter(groups.values()))
     natural: dict[str, Callable[[Rejection], Share]] = {
         "with rejection": lambda it: it.natural,
         "rejected": lambda it: it.rejected,
     }
     measures: list[tuple[Column, RunMeasure]] = [(Column("Natural", "without rejection"), _clean)]
-    measures += [(Column("Natural", note), partial(_rejection, level=level, of=of)) for note, of in natural.items()]
-    measures.append((Column("Aware attack", "without rejection"), partial(_robust, level=level)))
-    measures.append((Column("Aware attack", "with rejection"), partial(_rejection, level=level, of=_adversarial)))
-    caption = f"Accuracy in % with rejection, {_under(next(iter(groups.values()))[0], level).name}"
-    return run_table(groups, measures, colors(study.titles), caption, _size)
+    measures += [(Column("Natural", note), partial(_rejection, level=0, of=of)) for note, of in natural.items()]
+    for level in levels:
+        title = f"Aware {_under(runs[0], level).name}"
+        measures.append((Column(title, "without rejection"), partial(_robust, level=level)))
+        measures.append((Column(title, "with rejection"), partial(_rejection, level=level, of=_adversarial)))
+    return run_table(groups, measures, colors(study.titles), "Accuracy in % with rejection", _size)
 
 
 def _clean(run: Run) -> Share:
