@@ -141,6 +141,21 @@ def test_steps_that_cannot_cross_the_ball_give_a_warning(make_run, make_study, s
     assert any(warning.startswith(expected) for warning in section(make_study([run])).warnings) == short
 
 
+PAIR = ("PGD-40", "FGSM")
+
+
+def test_attacks_with_the_same_short_steps_share_a_warning(make_run, make_study) -> None:
+    run = make_run("a", 0, n=9)
+    given = {name: run.records.facts["attacks"][name] | {"settings": {"steps": 4, "step": 0.1}} for name in PAIR}
+    facts = run.records.facts | {"attacks": run.records.facts["attacks"] | given}
+    warnings = section(make_study([replace(run, records=replace(run.records, facts=facts))])).warnings
+    found = [warning for warning in warnings if "cannot cross the ball" in warning]
+    assert len(found) == 1
+    assert found[0].startswith(
+        "PGD-40 and FGSM take 4 steps of 0.1, which cannot cross the ball (2 eps = 0.6), so they"
+    )
+
+
 def test_the_precision_of_crafting_is_said(make_run, make_study) -> None:
     runs = [make_run(name, 0, n=9) for name in "abc"]
     ways = ({"folded": True, "arithmetic": "bfloat16"}, {"folded": False, "arithmetic": "float32", "reason": "why"})

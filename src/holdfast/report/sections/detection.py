@@ -89,9 +89,10 @@ def _rejecting(study: Study, groups: Mapping[str, Sequence[Run]], levels: Sequen
     measures: list[tuple[Column, RunMeasure]] = [(Column("Natural", "without rejection"), _clean)]
     measures += [(Column("Natural", note), partial(_rejection, level=0, of=of)) for note, of in natural.items()]
     for level in levels:
-        title = f"Aware {_under(runs[0], level).name}"
-        measures.append((Column(title, "without rejection"), partial(_robust, level=level)))
-        measures.append((Column(title, "with rejection"), partial(_rejection, level=level, of=_adversarial)))
+        name = _under(runs[0], level).name
+        bare, rejecting = (Column("Aware attack", f"{name}, {kind} rejection") for kind in ("without", "with"))
+        measures.append((bare, partial(_robust, level=level)))
+        measures.append((rejecting, partial(_rejection, level=level, of=_adversarial)))
     return run_table(groups, measures, colors(study.titles), "Accuracy in % with rejection", _size)
 
 

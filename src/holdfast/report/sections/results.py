@@ -182,6 +182,7 @@ def _not_attacked(study: Study) -> Iterator[str]:
 
 def _short(study: Study) -> Iterator[str]:
     """Warn of published and own settings whose steps are too short; the default step size is long enough."""
+    short: dict[tuple[int, float, float], list[str]] = {}
     for name, attack in study.attacks().items():
         settings = attack.settings.get("attack", attack.settings)  # of the inner attack, if it wraps one
         steps, step = settings.get("steps"), settings.get("step")
@@ -189,10 +190,13 @@ def _short(study: Study) -> Iterator[str]:
             continue
         needed = 2 * attack.eps
         if steps * step < needed * (1 - 1e-9):
-            yield (
-                f"{name} takes {steps} steps of {step:.4g}, which cannot cross the ball (2 eps = {needed:.4g}), so it "
-                "may miss adversarial examples; use more or larger steps, or leave out the step size."
-            )
+            short.setdefault((steps, step, needed), []).append(name)
+    for (steps, step, needed), which in short.items():
+        takes, it = ("takes", "it") if len(which) == 1 else ("take", "they")
+        yield (
+            f"{listed(which)} {takes} {steps} steps of {step:.4g}, which cannot cross the ball (2 eps = {needed:.4g}), "
+            f"so {it} may miss adversarial examples; use more or larger steps, or leave out the step size."
+        )
 
 
 def _mixed(study: Study) -> Iterator[str]:
