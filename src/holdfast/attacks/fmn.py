@@ -27,8 +27,8 @@ class FMN(ClosestAttack[_State]):
     Each step follows the gradient of the logit difference and projects onto a ball. Until the first success the radius
     is the distance at which the linearized model changes its decision and a share ``gamma`` more; then it shrinks by
     ``gamma`` after a success and grows by it otherwise (by at least one pixel in l0). ``gamma`` falls to 0.001 and the
-    length of a step from ``alpha`` to a hundredth of it. With ``targeted`` the rows hold the class to reach as
-    ``target``.
+    length of a step from ``alpha`` to a hundredth of it. In l2, shorter perturbations are lengthened to the
+    radius. With ``targeted`` the rows hold the class to reach as ``target``.
     """
 
     threat: Threat
@@ -59,6 +59,9 @@ class FMN(ClosestAttack[_State]):
         radius = self._pixels(seen, state, gamma) if self.threat.norm.name == "l0" else self._length(seen, state, gamma)
         radius = torch.minimum(radius, state.largest)
         d = seen.x_adv - seen.x + column(alpha, seen.x) * direction(seen, state.t)
+        if self.threat.norm.name == "l2":  # as in DDN, which finds closer points; a first radius may have no limit
+            longer = (radius / self.threat.norm.length(d).clamp_min(torch.finfo(d.dtype).tiny)).clamp_min(1)
+            d = d * column(torch.where((seen.shortest < inf) | (state.largest < inf), longer, 1), d)
         d = self.threat.norm.project(d, radius, self.threat.low - seen.x, self.threat.high - seen.x)
         x_adv = self.threat.project(seen.x + d, seen.x)  # where |x| is large, x + d rounds
         return _State(x_adv, radius, state.largest, state.t + 1), state.t >= self.steps
