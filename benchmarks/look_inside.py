@@ -23,12 +23,13 @@ from holdfast.geometry import eps_text
 from holdfast.recipes import schema
 from holdfast.recipes.schema import Recipe
 from holdfast.records.files import write_text
+from holdfast.records.records import Mask
 from holdfast.report.analysis import Analysis
 from holdfast.report.elements.table import listing, markdown_table, share_text
 from holdfast.report.ratios import common_classes, difference, ratio, separated
 from holdfast.report.study import Run, analysis_of
 from holdfast.run.study import study_of
-from holdfast.statistics import Estimate
+from holdfast.statistics import Estimate, Share
 
 PUBLISHED = Path(__file__).with_suffix(".csv")
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -46,6 +47,7 @@ class Row:
     published: Mapping[str, float]
     ours: Number
     difference: Difference
+    digits: int = 3
 
 
 def main() -> None:
@@ -141,7 +143,8 @@ def _rows(runs: Mapping[str, Run], data: str, eps: float, figures: Sequence[Mapp
             f"Table 4, 50-NN, {word}, %" + ("" if level is None else f", at {eps_text(first.under[at].eps)}"),
             published,
             lambda run, level=level: _scaled(_neighbors(analysis_of(run), level), 100),
-            lambda a, b, level=level: _scaled(_neighbors(analysis_of(a), level, analysis_of(b)), 100),
+            lambda a, b, level=level: _scaled(_closer(analysis_of(a), analysis_of(b), level), 100),
+            digits=1,
         )
     for level, under in enumerate(first.under):
         yield Row(
@@ -151,6 +154,7 @@ def _rows(runs: Mapping[str, Run], data: str, eps: float, figures: Sequence[Mapp
             lambda a, b, level=level: _scaled(
                 analysis_of(a).under[level].detection.minus(analysis_of(b).under[level].detection), 100
             ),
+            digits=1,
         )
 
 
@@ -176,18 +180,21 @@ def _ratio(run: Run, level: int, kind: str, classes: Sequence[int]) -> Estimate:
     return found.over(classes) if kind == "r" else found.average
 
 
-def _neighbors(of: Analysis, level: int | None, other: Analysis | None = None) -> Estimate:
-    """K-NN accuracy, or its difference to that of another model, paired by sample."""
-    each = [
-        (one.neighbors if level is None else one.under[level].neighbors).votes[:, 0] == one.y
-        for one in _both(of, other)
-    ]
-    right = each[0].astype(float) - (each[1] if other is not None else 0)
-    return Estimate.mean(right)
+def _neighbors(of: Analysis, level: int | None) -> Estimate:
+    """K-NN accuracy, with the interval of the page."""
+    share = Share.of(_voted(of, level))
+    return Estimate(share.value, share.low, share.high, share.n)
 
 
-def _both(of: Analysis, other: Analysis | None) -> list[Analysis]:
-    return [of] if other is None else [of, other]
+def _closer(of: Analysis, other: Analysis, level: int | None) -> Estimate:
+    """The difference of the K-NN accuracy to that of another model, paired by sample."""
+    return Estimate.mean(_voted(of, level).astype(float) - _voted(other, level))
+
+
+def _voted(of: Analysis, level: int | None) -> Mask:
+    """Whether the nearest neighbors of each sample vote for its class."""
+    found = of.neighbors if level is None else of.under[level].neighbors
+    return np.asarray(found.votes[:, 0] == of.y)
 
 
 def _scaled(found: Estimate, by: float) -> Estimate:
@@ -196,7 +203,7 @@ def _scaled(found: Estimate, by: float) -> Estimate:
 
 def _cells(row: Row, runs: Mapping[str, Run], known: Sequence[str]) -> list[str]:
     found = [(row.published.get(method), row.ours(runs[method])) for method in known]
-    return [row.title, *(f"{_number(paper)} / {_text(ours)}" for paper, ours in found)]
+    return [row.title, *(f"{_number(paper)} / {_text(ours, row.digits)}" for paper, ours in found)]
 
 
 def _verdicts(row: Row, runs: Mapping[str, Run]) -> Iterator[list[str]]:
@@ -207,7 +214,7 @@ def _verdicts(row: Row, runs: Mapping[str, Run]) -> Iterator[list[str]]:
         if gap == 0 or ours is None or not isfinite(ours.value):
             continue
         verdict = "holds" if ours.low > 0 else "reversed" if ours.high < 0 else "open"
-        yield [row.title, f"{high} > {low}", f"{gap:+.3g}", _text(ours, "+"), verdict]
+        yield [row.title, f"{high} > {low}", f"{gap:+.3g}", _text(ours, row.digits, "+"), verdict]
 
 
 def _beside(runs: Mapping[str, Run]) -> Iterator[str]:
@@ -218,10 +225,10 @@ def _beside(runs: Mapping[str, Run]) -> Iterator[str]:
     for name, run in runs.items():
         found, ratios = analysis_of(run), separated(run, 0)
         shares = [share_text(under.accuracy) for under in found.under]
-        rows.append([name, *shares, "-" if ratios is None else _text(ratios.within)])
+        rows.append([name, *shares, "-" if ratios is None else _text(ratios.within, 3)])
     yield (
         "r and r' say where features end, not how many samples hold, and both divide by the mean distance within a "
-        "class: where that is small, r is high although adversarial examples are near the false class."
+        "class: where that is small, r can be high although adversarial examples are near the false class."
     )
     yield markdown_table(listing(titles, rows))
 
@@ -235,7 +242,10 @@ def _aware(runs: Mapping[str, Run]) -> Iterator[str]:
     for name, run in runs.items():
         under = [analysis_of(run).under[level] for level in levels]
         rows.append(
-            [name, *(_text(_scaled(auc, 100)) for one in under for auc in (one.detection.auc, one.detection_aware.auc))]
+            [
+                name,
+                *(_text(_scaled(auc, 100), 1) for one in under for auc in (one.detection.auc, one.detection_aware.auc)),
+            ]
         )
     yield "Detection under an attack that knows the detector (not in the paper):"
     yield markdown_table(listing(titles, rows))
@@ -245,10 +255,9 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _text(found: Estimate, sign: str = "") -> str:
+def _text(found: Estimate, digits: int, sign: str = "") -> str:
     if not isfinite(found.value):
         return "-"
-    digits = 1 if max(abs(found.value), abs(found.low), abs(found.high)) >= 20 else 3
     return f"{found.value:{sign}.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 

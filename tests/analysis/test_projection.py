@@ -30,3 +30,16 @@ def test_equal_seeds_give_equal_maps(clusters):
 def test_too_few_samples_are_refused(clusters):
     with pytest.raises(ValueError, match="perplexity is 15 but 10 natural samples allow"):
         projection(clusters[0][:10], clusters[0][:1])
+
+
+def test_features_of_one_direction_are_refused():
+    same = np.outer(np.arange(1, 61), [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="all have one direction"):
+        projection(same, same[:1], perplexity=5)
+
+
+def test_a_map_of_few_samples_is_silent(clusters, capfd, caplog):
+    found = projection(clusters[0][:10], clusters[0][:2], perplexity=3, iterations=30)
+    assert found.placed.shape == (2, 2)
+    assert not caplog.records
+    assert not capfd.readouterr().err

@@ -22,7 +22,8 @@ def test_the_answer_ranks_groups_that_no_test_tells_apart(study) -> None:
     top = [mean(study, name) for name in tiers(study)[0]]
     assert f"{range_text(top)} % of the samples correct under attack" in first
     assert first.endswith(f"Plain keeps {percent(mean(study, 'Plain'))} %.")
-    assert clean.startswith("Without attack they lose up to ") or "correct" in clean
+    who = "TLA loses" if len(top) == 1 else "they lose up to"
+    assert clean.startswith(f"Without attack {who} ")
 
 
 def test_models_that_do_not_differ_are_named_together(make_run, make_study) -> None:

@@ -210,6 +210,13 @@ def test_bad_settings_are_one_sentence(copied: SimpleNamespace, call: Any, chang
     assert message in one_sentence(done, 2)
 
 
+@pytest.mark.parametrize("change", ['analyze.layer="conv9"', 'analyze.layers=["encoder", "conv9"]'])
+def test_layers_are_tried_before_training(copied: SimpleNamespace, call: Any, tmp_path: Path, change: str) -> None:
+    done = call("analyze", copied.recipe, "--out", tmp_path / "new", *SETTINGS, "--set", change)
+    assert "methods.plain: the model has no layer 'conv9'; it has" in one_sentence(done, 2)
+    assert not list((tmp_path / "new").rglob("*.safetensors"))
+
+
 def test_metrics_alone_have_no_inside(call: Any, tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(
         'data = {name = "digits"}\nmetrics = {euclidean = {}}\ncertify = {radii = [0.1]}\nanalyze = {}\n'

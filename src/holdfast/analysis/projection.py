@@ -9,6 +9,7 @@ from holdfast.analysis._arrays import Array, features_of, same_width, unit_rows
 from holdfast.statistics import Share
 
 _NEAR = 10
+_ROUNDING = 1e-6  # of directions in float32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,6 +60,11 @@ def projection(
             f"perplexity is {perplexity:g} but {len(points)} natural samples allow 1 to {(len(points) - 1) / 3:.3g}; "
             "give more samples or a lower perplexity"
         )
+    units = unit_rows(points)
+    if np.ptp(units, axis=0).max() < _ROUNDING:
+        raise ValueError(
+            "the natural features all have one direction, so there is no map of them; take features from another layer"
+        )
     from openTSNE import TSNE  # here, because importing it takes long
 
     tsne = TSNE(
@@ -69,9 +75,9 @@ def projection(
         random_state=seed,
         n_jobs=1,  # sums in one order, so that equal seeds give equal bits
     )
-    units = unit_rows(points)
     chart = tsne.fit(units)
-    on_map = np.asarray(chart.transform(unit_rows(others), perplexity=5)) if len(others) else np.zeros((0, 2))
+    near = min(5.0, (len(points) - 1) / 3)
+    on_map = np.asarray(chart.transform(unit_rows(others), perplexity=near)) if len(others) else np.zeros((0, 2))
     return Projection(np.asarray(chart), on_map, _faithful(units, np.asarray(chart)), seed)
 
 

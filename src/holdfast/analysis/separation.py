@@ -72,7 +72,7 @@ class Separation:
     """The ratios r (to the false class, Table 2 of the TLA paper) and r' (to the true class, Table 3).
 
     ``within`` is the mean distance among the natural samples of a class, averaged over the classes: what both ratios
-    divide by. Where it is small, r is large although adversarial examples are near the false class.
+    divide by. Where it is small, r can be large although adversarial examples are near the false class.
     """
 
     r: Ratio

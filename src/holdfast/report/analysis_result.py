@@ -130,7 +130,7 @@ class Analyzed:
                 yield f"r{at} is the mean over {common} of {classes} classes: {missing}."
         randomly = [name for name, each in self.models.items() if each.under[-1].detection_aware.auc.low <= 0.5]
         if randomly:
-            yield f"An attack that knows the detector brings it to chance, or below, for {listed(randomly)}."
+            yield f"Once the attack knows the detector, it is at chance, or below, for {listed(randomly)}."
 
 
 def _votes(one: Analysis, level: int | None, number: int) -> str:

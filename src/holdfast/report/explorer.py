@@ -37,9 +37,9 @@ def explorer(runs: dict[str, Run]) -> Explorer | None:
     shares = ", ".join(f"{title} {100 * analysis_of(run).faithful.value:.0f} %" for title, run in known.items())
     caption = (
         "t-SNE of the features of clean samples (cosine distance, seed shown with each map); points under attack are "
-        "placed on the finished map. Crosses are misclassified; the line is the way of the chosen sample. Good: points "
-        "stay with their class as the slider moves, and crosses lie at the edge of the false class or outside. "
-        "Distances between far groups mean nothing. "
+        "placed on the finished map. Colors are true classes, crosses are misclassified; the line is the way of the "
+        "chosen sample. Good: points stay with their class as the slider moves, and crosses lie at the edge of the "
+        "false class or outside. Distances between far groups mean nothing. "
         f"Samples that keep their nearest neighbor on the map: {shares}."
     )
     classes = sorted(set(first.followed.columns["y"].tolist()))

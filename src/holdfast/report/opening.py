@@ -173,7 +173,8 @@ def _clean_answer(clean: dict[str, Cell], study: Study) -> str:
     if len(clean) == 1 or best in top:
         return f"Without attack: {_each(clean)}."
     lost = max(clean[best].mean - clean[title].mean for title in top)
-    return f"Without attack they lose up to {points_text(lost)} against {best} ({percent(clean[best].mean)} %)."
+    who = f"{top[0]} loses" if len(top) == 1 else "they lose up to"
+    return f"Without attack {who} {points_text(lost)} against {best} ({percent(clean[best].mean)} %)."
 
 
 def _each(cells: dict[str, Cell]) -> str:
@@ -243,7 +244,8 @@ def _other_eps(study: Study) -> Iterator[str]:
         if known:
             best = max(known, key=lambda title: known[title])
             where = f"{study.norm} eps {eps_text(eps)}"
-            yield f"A larger eps: at {where} the most robust model ({best}) keeps {percent(known[best])} %."
+            kept = f"keeps {percent(known[best])} % under all attacks within it"
+            yield f"A larger eps: at {where} the most robust model ({best}) {kept}."
     if study.norms() == [study.norm]:
         yield f"Another kind of change: only {study.norm} attacks were run."
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from holdfast.records.facts import Spend
 from holdfast.records.records import column_name
 from holdfast.report.elements.figures import Plot, Trace, colors, figure, literal
-from holdfast.report.elements.format import attack_text, percent
+from holdfast.report.elements.format import attack_text, eps_text, percent
 from holdfast.report.elements.table import UNKNOWN, listing
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_title
@@ -22,7 +22,7 @@ def section(study: Study) -> Section | None:
     stages = stage_colors(study)
     if not set(stages) - {"clean"}:  # to predict clean samples costs next to nothing
         return None
-    legend = {attack_text(stage): color for stage, color in stages.items()}
+    legend = {_name(study, stage): color for stage, color in stages.items()}
     titles = ("Method", "Stage", "Seconds", "Seconds per sample", "Forwards", "Backwards")
     table = listing(titles, _rows(study), "The numbers", words=["Stage"], folded=True)
     plots = cost_plots(study)
@@ -33,6 +33,13 @@ def section(study: Study) -> Section | None:
 def stage_colors(study: Study) -> dict[str, str]:
     """The stages of all runs in the order they were run, with their colors."""
     return colors(stage for run in study.runs for stage in run.records.spend())
+
+
+def _name(study: Study, stage: str) -> str:
+    """The stage in words; an attack that is named after its eps says it as the other tables do."""
+    attack = study.attacks().get(stage)
+    bare = stage if attack is None else stage.removesuffix(f"@{attack.eps:g}")
+    return attack_text(stage) if attack is None or bare == stage else f"{bare} at eps {eps_text(attack.eps)}"
 
 
 def mean_spend(runs: Sequence[Run], stage: str) -> Spend | None:
@@ -56,18 +63,18 @@ def cost_plots(study: Study) -> list[Plot]:
         "margin": {"l": 56, "r": 16, "t": 16, "b": 32},
     }
     for what, title in _TITLES.items():
-        traces = [_bar(groups, stage, color, what) for stage, color in stage_colors(study).items()]
+        traces = [_bar(groups, _name(study, stage), stage, color, what) for stage, color in stage_colors(study).items()]
         alt = f"Stacked bar chart of {title.lower()} for each method; the table below has the numbers"
         if any(any(trace["x"]) for trace in traces):
             plots.append(Plot(title, alt, figure(traces, layout), caption="Shorter is cheaper."))
     return plots
 
 
-def _bar(groups: Mapping[str, Sequence[Run]], stage: str, color: str, what: str) -> Trace:
+def _bar(groups: Mapping[str, Sequence[Run]], name: str, stage: str, color: str, what: str) -> Trace:
     return {
         "type": "bar",
         "orientation": "h",
-        "name": literal(attack_text(stage)),
+        "name": literal(name),
         "y": [literal(title) for title in groups],
         "x": [getattr(mean_spend(runs, stage) or Spend(), what) for runs in groups.values()],
         "marker": {"color": color},
@@ -82,7 +89,7 @@ def _rows(study: Study) -> Iterator[list[str]]:
             if cost := mean_spend(runs, stage):
                 each = UNKNOWN if stage == "training" or not samples else f"{cost.seconds / samples:.4f}"
                 numbers = [f"{cost.seconds:.1f}", each, f"{cost.forwards:,}", f"{cost.backwards:,}"]
-                yield [title, attack_text(stage), *numbers]
+                yield [title, _name(study, stage), *numbers]
 
 
 def _spared(study: Study) -> Iterator[str]:

@@ -129,7 +129,7 @@ def _broken(runs: Sequence[Run]) -> Iterator[str]:
     chance = [run.label for run in runs if _under(run, -1).detection_aware.auc.low <= 0.5 and run.label in found]
     if chance:
         name = _under(runs[0], -1).name
-        yield f"Under {name} an attack that knows the detector brings it to chance, or below, for {listed(chance)}."
+        yield f"Under {name} the detector is at chance, or below, once the attack knows it, for {listed(chance)}."
 
 
 def _shown(found: Detection) -> bool:

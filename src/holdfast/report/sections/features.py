@@ -20,8 +20,8 @@ _NOTE = (
     "mean distance within that class; high is good. r': the same for the class they come from; low is good (Mao et al. "
     "2019, Tables 2 and 3).",
     "Both say where features end, not how many samples hold: read them beside the accuracy under the same attack. A "
-    "model with narrow classes, whose distance within a class is small, has a high r even where adversarial examples "
-    "lie close to the false class.",
+    "model with narrow classes, whose distance within a class is small, can have a high r even where adversarial "
+    "examples lie close to the false class.",
     "Nearest neighbors vote among training samples, by cosine distance; good is equal with and without attack (Table "
     "4).",
     "Every sample is attacked with all steps. Brackets are 95 % intervals: bootstrap over samples for r and r', Wilson "

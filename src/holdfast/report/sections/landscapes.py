@@ -46,7 +46,7 @@ def _table(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
         where = f"of {first.landscape.rise.n} samples"
         measures += [(Column("Curvature", where), _curvature), (Column("Rise", where), _rise)]
     for number, eps in enumerate(first.linearity.eps):
-        note = f"eps {eps_text(eps)}, {first.linearity.steps[-1]} steps"
+        note = f"eps {_short(eps)}, {first.linearity.steps[-1]} steps"
         measures.append((Column("Linearity gap", note), partial(_gap, eps=number)))
     return run_table(groups, measures, colors(study.titles), size=lambda run: len(analysis_of(run).followed))
 
@@ -55,12 +55,18 @@ def _statistics(study: Study, groups: Mapping[str, Sequence[Run]]) -> Table:
     """The distribution of the linearity gap over the samples, for the first seed of each model."""
     titles = ("Method", "eps", "Steps", "Mean", "Median", "95 % quantile", "Largest")
     rows = [
-        [name, eps_text(eps), str(steps), *(f"{number:.3f}" for number in numbers)]
+        [name, _short(eps), str(steps), *(f"{number:.3f}" for number in numbers)]
         for name, runs in groups.items()
         for eps, steps, *numbers in _gap_rows(analysis_of(runs[0]).linearity)
     ]
     caption = f"The linearity gap over eps and steps{study.first_seed and ', first seed'}"
     return listing(titles, rows, caption, folded=True)
+
+
+def _short(eps: float) -> str:
+    """A share of an eps, which may be no round number."""
+    text = eps_text(eps)
+    return text if "/" in text else f"{eps:.3g}"
 
 
 def _gap_rows(found: Linearity) -> Iterator[tuple[float, ...]]:

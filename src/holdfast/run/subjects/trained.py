@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from holdfast.contracts import Attack
@@ -13,10 +14,12 @@ from holdfast.crafting import using
 from holdfast.crafting.arithmetic import arithmetic
 from holdfast.evaluation.checks import identity
 from holdfast.evaluation.subject import Subject, network
+from holdfast.models.classifier import adapt, layer_features
 from holdfast.models.own import bare
 from holdfast.recipes import kinds
 from holdfast.recipes.build import json_table
 from holdfast.recipes.schema import Recipe
+from holdfast.recipes.tables.analyze import AnalyzeConfig
 from holdfast.recipes.tables.attack import TransferConfig
 from holdfast.records import snapshot
 from holdfast.records.files import read_json
@@ -79,6 +82,8 @@ class Trained:
         session, before = self.session, starts(self.session.recipe, method)
         if session.recipe.certificates:
             certificate_measurements(session, self.job(method, seed).build(session.training_data))
+        if session.recipe.analyze is not None:
+            _try_layers(session.recipe.analyze, self.job(method, seed).build(session.training_data), session)
         untrained = before and not self.job(before[-1], seed).done
         start = session.recipe.model_of(before[-1]) if untrained else None
         with arithmetic(session.recipe.arithmetic), using(session.recipe.crafting):
@@ -141,3 +146,10 @@ class Trained:
         methods = dict.fromkeys(method if source == "self" else source for source in config.sources)
         models, digests, _ = zip(*(self._identified(source, other) for source in methods), strict=True)
         return config.on(models), {**settings, "weights": digests[0] if len(digests) == 1 else list(digests)}
+
+
+def _try_layers(config: AnalyzeConfig, model: nn.Module, session: Session) -> None:
+    """Refuse layers of an analysis that the network does not have."""
+    named = [layer for layer in (config.layer, *config.layers) if layer is not None]
+    with torch.no_grad():
+        layer_features(adapt(model.eval()), session.training_data.train.batch(torch.arange(1)).x, named)
