@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.report.elements.format import percent
+from holdfast.report.elements.format import percent, points_text
 from holdfast.report.elements.table import Cell
 from holdfast.report.explorer import explorer
 from holdfast.report.page import render
@@ -108,6 +108,8 @@ def test_the_first_screen_answers_in_plain_sentences(inside: Study, result: hold
     found = [result[name].under[0] for name in NAMES]
     areas = [one.auc.value for under in found for one in (under.detection, under.detection_aware)]
     assert all(f"{area:.2f}" in detected for area in areas)
+    widths = [share.high - share.low for share in (result[name].drift.home[-1] for name in NAMES)]
+    assert any(points_text(max(widths) / 2) in change for change in study_page(inside).opening.changes)
 
 
 def test_a_page_from_python_has_a_date_and_neither_recipe_nor_seeds(file: Path) -> None:

@@ -211,7 +211,11 @@ def _changes(study: Study) -> Iterator[str]:
         yield "A tighter bound: samples that are not proved may be robust all the same."
     cells = robust_accuracy(study) or clean_accuracy(study) or _proved(study)
     cells = {title: cell for title, cell in cells.items() if cell.spread}
-    width = max((share.high - share.low for cell in cells.values() for share in cell.known), default=0.0) / 2
+    widths = [share.high - share.low for cell in cells.values() for share in cell.known]
+    if _only_inside(study):
+        ends = [analysis_of(run).drift.home[-1] for runs in study.analyzed().values() for run in runs]
+        widths = [share.high - share.low for share in ends]
+    width = max(widths, default=0.0) / 2
     if width:
         yield f"Other samples: the 95 % interval of a model reaches up to {points_text(width)} to each side."
     yield from _other_seeds(study, cells)
