@@ -49,6 +49,7 @@ def infinite() -> nn.Module:
         (chain().half(), "float16 weights"),
         (infinite(), "NaN or infinite weights"),
         (chain(nn.LeakyReLU(1.5)), "negative slope 1.5"),
+        (nn.Sequential(nn.Unflatten(1, (1, 4)), nn.AvgPool2d(1, divisor_override=-2)), "its coefficients are negative"),
         (chain(nn.BatchNorm1d(4, track_running_stats=False)), "a sample depends on its batch"),
         (chain(Product()), "both depend on the input"),
         (nn.Sequential(nn.Linear(4, 1)), "has 1 output"),

@@ -20,6 +20,7 @@ from holdfast.certify._bounds.region import Region, Signed
 from holdfast.certify.crown import CROWN
 from holdfast.certify.ibp import IBP
 from holdfast.geometry import NORMS, Threat
+from holdfast.models.classifier import Classifier
 from holdfast.models.heads.hypersphere import Hypersphere
 from holdfast.rng import Rng
 
@@ -217,6 +218,21 @@ def test_a_margin_that_rounding_in_float32_can_change_is_not_certified(rng: Rng)
     assert model(x).argmax(1) == 0
     for certifier in (CROWN(model=model), IBP(model=model), CROWN(model=model, alpha_steps=2)):
         assert certifier(x, rng=rng).radius == 0
+
+
+@pytest.mark.parametrize("head", ["linear", "hypersphere"])
+def test_a_network_that_overflows_float32_has_no_certificate(head: str, rng: Rng) -> None:
+    """The bounds are finite in float64, but the network returns NaN, or cosines of zero."""
+    sizes = (1e25, 1e25) if head == "linear" else (1e21, 1.0)
+    last = nn.Linear(4, 3) if head == "linear" else Hypersphere(4, 3)
+    model = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), last).eval()
+    for layer, size in zip((model.encoder[0], last), sizes, strict=True):
+        layer.weight.data = size * rng.fork(f"{size}").normal(torch.empty_like(layer.weight)).abs()
+    x = rng.fork("x").uniform(torch.empty(5, 4))
+    found = model(x)
+    assert (~found.isfinite() | (found == 0)).all()
+    for certifier in (CROWN(model=model), IBP(model=model), CROWN(model=model, alpha_steps=2)):
+        assert certifier(x, rng=rng).radius.tolist() == [0] * 5
 
 
 def test_given_radii_are_the_largest_below_the_searched_one(rng: Rng) -> None:

@@ -9,8 +9,8 @@ from holdfast.report.elements.figures import Plot
 from holdfast.report.elements.format import attack_text, eps_text, listed, percent, points_text, range_text
 from holdfast.report.elements.table import Cell
 from holdfast.report.page import Opening
-from holdfast.report.study import Study, analysis_of, by_name
-from holdfast.report.summary import against, clean_accuracy, compared, curve, proved, robust_accuracy
+from holdfast.report.study import Run, Study, analysis_of, by_name
+from holdfast.report.summary import against, certificate_facts, clean_accuracy, compared, curve, proved, robust_accuracy
 
 _MOVES = {
     "linf": "every input value by up to {}",
@@ -191,7 +191,16 @@ def _certified_answer(study: Study) -> Iterator[str]:
         if cells:
             norm, _, name = certificate.partition(":")
             where = f"{norm} radius {eps_text(radius)}{f' by {name}' * several}" + f" with {group}" * bool(group)
+            where += _of_what(runs, certificate)
             yield f"Correct and proved within {where}: {_each(cells).removesuffix(' correct')}."
+
+
+def _of_what(runs: Sequence[Run], certificate: str) -> str:
+    """In parentheses, what is proved if that is not the classifier itself, and how likely a radius is wrong."""
+    said = [f"of {what}" for what in certificate_facts(runs, certificate, "certifies")]
+    chances = certificate_facts(runs, certificate, "alpha")
+    said += [f"each radius is wrong with a probability of at most {alpha:g}" for alpha in chances]
+    return f" ({'; '.join(said)})" * bool(said)
 
 
 def _proved(study: Study) -> dict[str, Cell]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -159,6 +160,13 @@ def empirical_error(records: Records, certificate: str, radius: float) -> Share:
 def of_another(records: Records, certificate: str) -> bool:
     """True if a certificate is of another classifier than the one that was attacked, such as a smoothed network."""
     return f"prediction:{certificate}" in records.columns
+
+
+def certificate_facts(runs: Sequence[Run], certificate: str, key: str) -> list[Any]:
+    """The distinct values of a fact of a certificate ``<norm>:<certifier>``."""
+    _, _, name = certificate.partition(":")
+    found = (run.records.certificates.get(name, {}).get(key) for run in runs)
+    return [value for value in dict.fromkeys(found) if value is not None]
 
 
 def abstained(records: Records, certificate: str) -> Share:

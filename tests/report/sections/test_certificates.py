@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.records.records import Records
+from holdfast.report.opening import answer
 from holdfast.report.page import render
 from holdfast.report.sections.certificates import section
 from holdfast.report.study import Run, Study
@@ -126,6 +127,15 @@ def test_one_page_can_hold_attacks_and_certificates(make_run, make_study):
     assert [row.name for row in certificates.tables[0].rows] == ["A"]
     assert {"Threat": mixed.threat, "Certified radii": "l2", "Samples": "4 to 20"}.items() <= page.facts.items()
     assert render(page)
+
+
+def test_the_answer_says_what_is_proved_if_not_the_classifier_and_how_likely_a_radius_is_wrong():
+    one = run("A", 0)
+    facts = {"certificates": {"neighbors": {"certifies": "the smoothed network", "alpha": 0.001}}}
+    smoothed = replace(one, records=Records(one.records.columns, facts))
+    where, of = "Correct and proved within l2 radius 2 with K = 1", "of the smoothed network; each radius is wrong with"
+    assert any(f"{where}: " in sentence for sentence in answer(study(one)))
+    assert any(f"{where} ({of} a probability of at most 0.001): " in said for said in answer(study(smoothed)))
 
 
 def test_an_empty_set_of_certificates_gives_a_page():

@@ -9,7 +9,7 @@ added up in any order (not by Winograd or Fourier transforms, and not in TF32, w
 some GPUs unless ``torch.backends.cudnn.allow_tf32 = False``). Execution is modeled as an adversary: an operation with
 n rounding errors per output returns y + d with |d| <= g_n (|W| |x| + |b|), g_n = n u / (1 - n u), u = 2^-24 (Higham
 2002, chapter 3), where |x| is bounded by the intervals of its input. These d enter every bound like a bias that is not
-known, at the worst.
+known, at the worst. Where a sum may overflow float32, d is infinite, and nothing is proved.
 
 The bounds themselves are computed in float64, whose rounding errors the same terms cover. Substituting y = W x + b into
 a·y + c, the computed coefficients differ from those of aᵀW by at most g'_m |aᵀ| |W|, m the number of outputs and

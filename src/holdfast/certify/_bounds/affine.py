@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.grad import conv1d_input, conv2d_input
 
+_LONGEST = 1e19  # its square is below the largest float32
+
 
 @dataclass(frozen=True, eq=False)
 class Linear:
@@ -43,12 +45,17 @@ class Cosines(Linear):
     """A hypersphere head without its scale and without the length of the features.
 
     Both multiply all logits by the same positive number, so that the largest stays the largest: the head is a linear
-    layer of the directions of its classes. In float32 the directions are computed, too, and products are rounded again.
+    layer of the directions of its classes. In float32 the directions are computed, too, and products are rounded again;
+    features whose squared length may overflow have no bounds.
     """
 
     @property
     def terms(self) -> float:
         return 1.5 * self.weight.shape[1] + 16
+
+    def spread(self, r: Tensor) -> Tensor:
+        too_long = torch.linalg.vector_norm(r, dim=-1, keepdim=True) > _LONGEST
+        return torch.where(too_long, torch.inf, super().spread(r))
 
 
 @dataclass(frozen=True, eq=False)

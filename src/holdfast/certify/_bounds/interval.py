@@ -8,11 +8,16 @@ from torch import Tensor
 _UNIT = 2.0**-24  # of float32
 _WIDER = 1.01  # covers the rounding errors of the bounds themselves, see the overview of the folder
 _LEAST = 1e-37  # products below it may underflow
+_MOST = 3e38  # sums above it may overflow
 
 
 def rounding(terms: float, size: Tensor) -> Tensor:
-    """Bound the error of a float32 result with this number of rounding errors, each relative to ``size`` at most."""
-    return size * (_WIDER * terms * _UNIT / (1 - terms * _UNIT)) + _LEAST
+    """Bound the error of a float32 result with this number of rounding errors, each relative to ``size`` at most.
+
+    It is infinite where the result may overflow.
+    """
+    error = size * (_WIDER * terms * _UNIT / (1 - terms * _UNIT)) + _LEAST
+    return torch.where(size > _MOST, torch.inf, error)
 
 
 class Interval(NamedTuple):

@@ -53,7 +53,9 @@ class Nodes:
         return Ref(index)
 
     def linear(self, x: Ref, function: Callable[[Tensor], Tensor], terms: float) -> Ref:
-        """Append a linear function with coefficients of zero or more."""
+        """Append a linear function whose coefficients have one sign, which must not be negative."""
+        if (function(self.zeros(x) + 1) < 0).any():
+            raise UnknownError("its coefficients are negative")
         return self.add(ops.Average(function, self.shapes[x.index], terms, self.like), x)
 
     def scale(self, x: Ref, factor: Any, shift: Any, terms: float) -> Ref:

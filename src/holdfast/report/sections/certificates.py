@@ -12,7 +12,7 @@ from holdfast.report.elements.format import eps_text, percent
 from holdfast.report.elements.table import Cell, Column, Measure, Table, share_table
 from holdfast.report.page import Section
 from holdfast.report.study import Run, Study, by_name
-from holdfast.report.summary import abstained, bounds, certified_error, empirical_error, of_another
+from holdfast.report.summary import abstained, bounds, certificate_facts, certified_error, empirical_error, of_another
 from holdfast.statistics import Share
 
 ORDER = 40
@@ -63,9 +63,7 @@ class _Group:
 
     def facts(self, key: str) -> list[Any]:
         """The distinct values of a fact of the certificate."""
-        _, _, name = self.certificate.partition(":")
-        found = (run.records.certificates.get(name, {}).get(key) for runs in self.runs.values() for run in runs)
-        return [value for value in dict.fromkeys(found) if value is not None]
+        return certificate_facts([run for runs in self.runs.values() for run in runs], self.certificate, key)
 
     def cell(self, name: str, error: Error, radius: float) -> Cell:
         return Cell(tuple(error(run.records, self.certificate, radius) for run in self.runs[name]))
