@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ ORDER = 40
 
 _POINTS = 300
 _DASHES = {"Certified": "solid", "Empirical": "dot"}
+_CERTIFIER_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _NOTE = (
     "Robust error in percent of the samples.",
     "Certified: misclassified, or not proved to keep its label within the radius.",
@@ -83,7 +85,7 @@ def section(study: Study) -> Section | None:
         title="Certificates",
         sentences=[*_NOTE, *(sentence for group in groups for sentence in _about(group))],
         tables=[_table(group, study.radii, looks) for group in groups],
-        plots=[*_together(groups), *(_plot(group, study.radii, looks) for group in groups)],
+        plots=[*_together(groups, looks), *(_plot(group, study.radii, looks) for group in groups)],
         findings=[_ranking(group, study.radii) for group in groups if study.radii],
         in_text=True,
     )
@@ -115,26 +117,33 @@ def _about(group: _Group) -> list[str]:
     return said
 
 
-def _together(groups: Sequence[_Group]) -> list[Plot]:
+def _together(groups: Sequence[_Group], looks: Mapping[str, Mark]) -> list[Plot]:
     """For each norm with several certifiers, the certified error of all of them in one plot."""
     plots = []
     for norm in dict.fromkeys(group.norm for group in groups):
         same = [group for group in groups if group.norm == norm]
         if len({group.certificate for group in same}) > 1:
-            plots.append(_one_norm(norm, same))
+            plots.append(_one_norm(norm, same, looks))
     return plots
 
 
-def _one_norm(norm: str, groups: Sequence[_Group]) -> Plot:
+def _one_norm(norm: str, groups: Sequence[_Group], looks: Mapping[str, Mark]) -> Plot:
+    """A color for each classifier, as in the tables, and a dash for each certifier."""
     lines = {_named(group, name): (group, name) for group in groups for name in group.runs}
-    looks, grid = marks(lines), sorted({radius for group in groups for radius in _grid(group)})
+    grid = sorted({radius for group in groups for radius in _grid(group)})
+    dashes = dict(zip((group.title for group in groups), cycle(_CERTIFIER_DASHES), strict=False))
     traces = [
-        _line(line, {radius: group.cell(name, certified_error, radius) for radius in grid}, looks[line], "solid")
+        _line(
+            line,
+            {radius: group.cell(name, certified_error, radius) for radius in grid},
+            looks[name],
+            dashes[group.title],
+        )
         for line, (group, name) in lines.items()
     ]
     what = f"certified error of all classifiers against the {norm} radius"
     figure = curve_figure(traces, f"{norm} radius", "certified error (%)")
-    caption = "Good is a line that stays low far to the right. Each line is of one classifier and one certifier."
+    caption = "Good is a line that stays low far to the right. Colors are classifiers, dashes certifiers."
     return Plot(
         f"All {norm} radii: {what}", f"Line chart of {what}: {', '.join(lines)}", figure, wide=True, caption=caption
     )
