@@ -14,9 +14,9 @@ STAGES = [
 ]
 
 
-def with_stages(run: Run, found: int) -> Run:
+def with_stages(run: Run, found: int, attacked: int = 6) -> Run:
     attacks = {**run.records.facts["attacks"]}
-    stages = [STAGES[0], STAGES[1] | {"fooled": found}]
+    stages = [STAGES[0], STAGES[1] | {"fooled": found, "attacked": attacked}]
     attacks["PGD-40"] = {**attacks["PGD-40"], "stages": stages}
     return replace(run, records=Records(run.records.columns, {**run.records.facts, "attacks": attacks}))
 
@@ -35,6 +35,13 @@ def test_a_success_of_square_is_reported(make_run, make_study) -> None:
     found = section(make_study([with_stages(make_run("AT", 0), 2)]))
     (warning,) = found.warnings
     assert warning.startswith("AT (seed 0): Square, which uses no gradients, fooled 2 samples that the gradient")
+    assert warning.endswith("its gradients may be masked.")
+
+
+def test_few_successes_of_square_are_no_sign_of_masked_gradients(make_run, make_study) -> None:
+    found = section(make_study([with_stages(make_run("AT", 0), 1, attacked=10)]))
+    assert not found.warnings
+    assert "Square, which uses no gradients, fooled 1 sample that the gradient attacks" in " ".join(found.sentences)
 
 
 @pytest.mark.parametrize("method", ["AT", "plain"])

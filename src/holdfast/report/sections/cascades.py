@@ -16,6 +16,7 @@ _NOTE = (
     "misclassified.",
     "Counts are sums over seeds, passes are means per attacked sample.",
 )
+_MANY = 0.1  # the share of its samples from which on triage runs Square on all, too: gradients seem masked
 _TITLES = ("Method", "Attack", "Stage", "Attacked", "Fooled", "Forwards", "Backwards")
 
 Stages = Sequence[Mapping[str, Any]]
@@ -27,8 +28,9 @@ def section(study: Study) -> Section | None:
     if not rows:
         return None
     table = listing(_TITLES, rows, "The stages", words=["Attack", "Stage"], folded=True)
-    warnings = [warning for run in study.runs for warning in _masked(run)]
-    sentences = [*_NOTE, *(sentence for run in study.runs for sentence in confirmed(run))]
+    warnings = [f"{found}; its gradients may be masked." for run in study.runs for found in _queried(run, masked=True)]
+    few = [f"{found}." for run in study.runs for found in _queried(run, masked=False)]
+    sentences = [*_NOTE, *few, *(sentence for run in study.runs for sentence in confirmed(run))]
     return Section(id="cascades", title="Cascades", sentences=sentences, tables=[table], warnings=warnings)
 
 
@@ -67,12 +69,15 @@ def confirmed(run: Run) -> Iterator[str]:
             )
 
 
-def _masked(run: Run) -> Iterator[str]:
+def _queried(run: Run, masked: bool) -> Iterator[str]:
+    """What Square fooled after the gradient attacks of each cascade, if gradients seem masked, or else if not."""
     for name, attack in run.records.attacks.items():
-        queried = sum(stage["fooled"] for stage in attack.stages if str(stage["name"]).startswith("square"))
-        if queried:
-            samples = "1 sample" if queried == 1 else f"{queried} samples"
+        stages = [stage for stage in attack.stages if str(stage["name"]).startswith("square")]
+        count = sum(stage["fooled"] for stage in stages)
+        widest = max(stages, key=lambda stage: stage["attacked"], default={"fooled": 0, "attacked": 0})
+        if count and masked == (widest["fooled"] > _MANY * widest["attacked"]):
+            samples = "1 sample" if count == 1 else f"{count} samples"
             yield (
                 f"{run.label}: Square, which uses no gradients, fooled {samples} that the gradient attacks of {name} "
-                "did not: its gradients may be masked, or a longer gradient attack may be needed."
+                "did not"
             )
