@@ -154,7 +154,7 @@ def test_uniform_numbers_lie_in_the_open_interval(
     rng: Rng, dtype: torch.dtype, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for draws with all bits clear or set, which are too rare to test by sampling."""
-    monkeypatch.setattr(Rng, "_bits", lambda self, like: torch.full(like.shape, bits))
+    monkeypatch.setattr(Rng, "_bits", lambda self, like, mix: torch.full(like.shape, bits))
     like = torch.empty(2, 3, dtype=dtype)
     assert ((rng.uniform(like) > 0) & (rng.uniform(like) < 1)).all()
     assert rng.normal(like).isfinite().all()

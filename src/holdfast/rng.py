@@ -6,6 +6,7 @@ as a counter-based generator: the key of a row is the start of its stream, and e
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -28,9 +29,14 @@ def _shift(bits: Tensor, by: int) -> Tensor:
 
 def _mix(bits: Tensor) -> Tensor:
     """Apply the mixing function of SplitMix64 in place."""
-    bits.bitwise_xor_(_shift(bits, 30)).mul_(_signed(_FIRST))
-    bits.bitwise_xor_(_shift(bits, 27)).mul_(_signed(_SECOND))
+    bits = _mix_upper(bits)
     return bits.bitwise_xor_(_shift(bits, 31))
+
+
+def _mix_upper(bits: Tensor) -> Tensor:
+    """The same without its last step, which leaves the upper 31 bits as they are."""
+    bits.bitwise_xor_(_shift(bits, 30)).mul_(_signed(_FIRST))
+    return bits.bitwise_xor_(_shift(bits, 27)).mul_(_signed(_SECOND))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +85,9 @@ class Rng:
     def _whole(self, like: Tensor) -> tuple[Tensor, int]:
         """Whole numbers of so many random bits, in float64 for float64 and else in float32."""
         bits, exact = (52, torch.float64) if like.dtype == torch.float64 else (23, torch.float32)
-        return _shift(self._bits(like), 64 - bits).to(exact), bits
+        return _shift(self._bits(like, _mix if bits > 31 else _mix_upper), 64 - bits).to(exact), bits
 
-    def _bits(self, like: Tensor) -> Tensor:
+    def _bits(self, like: Tensor, mix: Callable[[Tensor], Tensor]) -> Tensor:
         rows = self.rows
         if rows is None:
             rows = self.at(torch.arange(len(like))).rows
@@ -90,4 +96,4 @@ class Rng:
             raise ValueError(f"this rng is keyed for {len(rows)} rows but {len(like)} were asked for")
         element = torch.arange(1, like[:1].numel() + 1, device=like.device)
         stream = _mix(rows.to(like.device) ^ _signed(self.seed * _GOLDEN))
-        return _mix(stream[:, None] + element[None] * _signed(_GOLDEN))
+        return mix(stream[:, None] + element[None] * _signed(_GOLDEN))
